@@ -1,0 +1,1 @@
+//! The access record of a request.

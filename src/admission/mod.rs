@@ -1,0 +1,1 @@
+//! Lets a request in, or refuses it.

@@ -1,0 +1,322 @@
+//! Walks JSON bytes once, without building anything.
+//!
+//! Called by the meter (events), the admission (request bodies) and the normaliser. Touches
+//! only the bytes it is given.
+//!
+//! The simple version is `serde_json::Value`: parse all, look at a few members. This one visits
+//! each value exactly once, descends only where asked and jumps over strings with `memchr`, so
+//! that the cost of an event is close to the cost of finding its end. It is lenient inside
+//! values that are skipped (it checks nesting and string ends, not number grammar); who needs
+//! the whole grammar checked runs `serde_json` over the bytes (B1).
+
+use memchr::memchr2;
+use std::borrow::Cow;
+
+#[cfg(test)]
+mod tests;
+
+/// Deeper than any request or event seen; past it the text is refused, not followed.
+const MAX_DEPTH: u32 = 512;
+
+/// The text is not JSON, or nested too deeply; `at` is the byte where reading stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not JSON at byte {at}")]
+pub struct Malformed {
+    /// Offset from the start of the text.
+    pub at: usize,
+}
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// What the next value is, told by its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `{`
+    Object,
+    /// `[`
+    Array,
+    /// `"`
+    String,
+    /// A digit or `-`
+    Number,
+    /// `true` or `false`
+    Bool,
+    /// `null`
+    Null,
+}
+
+/// The inside of a JSON string as it stands in the text, escapes and all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Text<'a> {
+    raw: &'a [u8],
+    escaped: bool,
+}
+
+impl<'a> Text<'a> {
+    /// The bytes between the quotes, as sent.
+    #[must_use]
+    pub const fn raw(self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// Whether nothing stands between the quotes.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Whether the string, unescaped, is `word`.
+    #[must_use]
+    pub fn is(self, word: &str) -> bool {
+        if self.escaped { self.decoded().is_some_and(|text| text == word) } else { self.raw == word.as_bytes() }
+    }
+
+    /// The name for a `match`: unescaped members of interest are plain ASCII, so a name that was
+    /// sent with escapes is decoded first and anything undecodable is the empty name.
+    #[must_use]
+    pub fn name(self) -> Cow<'a, str> {
+        self.decoded().unwrap_or_default()
+    }
+
+    /// The string with its escapes resolved; `None` if it is not valid UTF-8 or not a valid JSON string.
+    #[must_use]
+    pub fn decoded(self) -> Option<Cow<'a, str>> {
+        if !self.escaped {
+            return std::str::from_utf8(self.raw).ok().map(Cow::Borrowed);
+        }
+        let mut quoted = Vec::with_capacity(self.raw.len().saturating_add(2));
+        quoted.push(b'"');
+        quoted.extend_from_slice(self.raw);
+        quoted.push(b'"');
+        serde_json::from_slice::<String>(&quoted).ok().map(Cow::Owned)
+    }
+}
+
+/// Reads one JSON text from front to back.
+#[derive(Debug)]
+pub struct Walker<'a> {
+    text: &'a [u8],
+    at: usize,
+    depth: u32,
+}
+
+impl<'a> Walker<'a> {
+    /// Starts before the first value of `text`.
+    #[must_use]
+    pub const fn new(text: &'a [u8]) -> Self {
+        Self { text, at: 0, depth: 0 }
+    }
+
+    /// The offset of the next unread byte. Right after [`Self::peek`] it is the value's first byte.
+    #[must_use]
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+
+    /// The kind of the next value, which stays unread; leading white space is passed.
+    pub fn peek(&mut self) -> Result<Kind> {
+        self.white();
+        match self.text.get(self.at) {
+            Some(b'{') => Ok(Kind::Object),
+            Some(b'[') => Ok(Kind::Array),
+            Some(b'"') => Ok(Kind::String),
+            Some(b'-' | b'0'..=b'9') => Ok(Kind::Number),
+            Some(b't' | b'f') => Ok(Kind::Bool),
+            Some(b'n') => Ok(Kind::Null),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    /// Calls `visit` with each member's name, in order, if the next value is an object, and passes
+    /// over any other value. `visit` must consume the member's value (by any method here).
+    /// Answers whether it was an object.
+    pub fn object(&mut self, mut visit: impl FnMut(&mut Self, Text<'a>) -> Result<()>) -> Result<bool> {
+        if self.peek()? != Kind::Object {
+            self.skip()?;
+            return Ok(false);
+        }
+        self.open()?;
+        if self.closes(b'}') {
+            return Ok(true);
+        }
+        loop {
+            self.white();
+            let name = self.quoted()?;
+            self.white();
+            self.expect(b':')?;
+            visit(self, name)?;
+            if self.more(b'}')? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Calls `visit` before each element if the next value is an array, and passes over any other
+    /// value. `visit` must consume the element. Answers whether it was an array.
+    pub fn array(&mut self, mut visit: impl FnMut(&mut Self) -> Result<()>) -> Result<bool> {
+        if self.peek()? != Kind::Array {
+            self.skip()?;
+            return Ok(false);
+        }
+        self.open()?;
+        if self.closes(b']') {
+            return Ok(true);
+        }
+        loop {
+            visit(self)?;
+            if self.more(b']')? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// The next value if it is a string; any other value is passed over.
+    pub fn string(&mut self) -> Result<Option<Text<'a>>> {
+        if self.peek()? == Kind::String {
+            return self.quoted().map(Some);
+        }
+        self.skip()?;
+        Ok(None)
+    }
+
+    /// The next value if it is `true` or `false`; any other value is passed over.
+    pub fn boolean(&mut self) -> Result<Option<bool>> {
+        let raw = self.skip()?;
+        Ok(match raw {
+            b"true" => Some(true),
+            b"false" => Some(false),
+            _ => None,
+        })
+    }
+
+    /// Passes over the next value and returns its bytes, quotes and brackets included.
+    pub fn skip(&mut self) -> Result<&'a [u8]> {
+        let kind = self.peek()?;
+        let start = self.at;
+        match kind {
+            Kind::String => {
+                self.quoted()?;
+            }
+            Kind::Object | Kind::Array => self.skip_nested()?,
+            Kind::Number => self.skip_while(|byte| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')),
+            Kind::Bool | Kind::Null => {
+                self.skip_while(|byte| byte.is_ascii_lowercase());
+                if !matches!(self.since(start), b"true" | b"false" | b"null") {
+                    return Err(Malformed { at: start });
+                }
+            }
+        }
+        Ok(self.since(start))
+    }
+
+    /// Nothing but white space is left.
+    pub fn end(&mut self) -> Result<()> {
+        self.white();
+        if self.at == self.text.len() { Ok(()) } else { Err(self.malformed()) }
+    }
+
+    fn since(&self, start: usize) -> &'a [u8] {
+        self.text.get(start..self.at).unwrap_or_default()
+    }
+
+    const fn malformed(&self) -> Malformed {
+        Malformed { at: self.at }
+    }
+
+    fn white(&mut self) {
+        self.skip_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t'));
+    }
+
+    fn skip_while(&mut self, wanted: impl Fn(u8) -> bool) {
+        while self.text.get(self.at).is_some_and(|byte| wanted(*byte)) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<()> {
+        if self.text.get(self.at) != Some(&byte) {
+            return Err(self.malformed());
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<()> {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.malformed());
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// An empty object or array: passes its closing byte.
+    fn closes(&mut self, close: u8) -> bool {
+        self.white();
+        let closes = self.text.get(self.at) == Some(&close);
+        if closes {
+            self.at += 1;
+            self.depth -= 1;
+        }
+        closes
+    }
+
+    /// After a member or element: passes the comma (more to come) or the closing byte (the end).
+    fn more(&mut self, close: u8) -> Result<bool> {
+        self.white();
+        match self.text.get(self.at) {
+            Some(b',') => {
+                self.at += 1;
+                Ok(false)
+            }
+            Some(byte) if *byte == close => {
+                self.at += 1;
+                self.depth -= 1;
+                Ok(true)
+            }
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn quoted(&mut self) -> Result<Text<'a>> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            let rest = self.text.get(self.at..).unwrap_or_default();
+            let Some(found) = memchr2(b'"', b'\\', rest) else {
+                self.at = self.text.len();
+                return Err(self.malformed());
+            };
+            self.at += found;
+            if self.text.get(self.at) == Some(&b'"') {
+                let raw = self.since(start);
+                self.at += 1;
+                return Ok(Text { raw, escaped });
+            }
+            escaped = true;
+            self.at += 2;
+        }
+    }
+
+    fn skip_nested(&mut self) -> Result<()> {
+        let floor = self.depth;
+        loop {
+            match self.text.get(self.at) {
+                Some(b'{' | b'[') => self.open()?,
+                Some(b'}' | b']') => {
+                    self.at += 1;
+                    self.depth -= 1;
+                    if self.depth == floor {
+                        return Ok(());
+                    }
+                }
+                Some(b'"') => {
+                    self.quoted()?;
+                }
+                Some(_) => self.at += 1,
+                None => return Err(self.malformed()),
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+use super::{Kind, Malformed, Walker};
+
+#[test]
+fn members_are_visited_once_and_in_order() {
+    let text = br#" { "a" : [1, {"b": "\"x\\"}] , "c\u0064" : null, "e":"f" } "#;
+    let mut seen = Vec::new();
+    let mut walker = Walker::new(text);
+    let was_object = walker
+        .object(|walker, name| {
+            seen.push((name.name().into_owned(), String::from_utf8_lossy(walker.skip()?).into_owned()));
+            Ok(())
+        })
+        .unwrap();
+    assert!(was_object);
+    walker.end().unwrap();
+    let expected = [("a", r#"[1, {"b": "\"x\\"}]"#), ("cd", "null"), ("e", r#""f""#)];
+    assert_eq!(seen, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+}
+
+#[test]
+fn what_is_not_json_is_refused_where_it_stops() {
+    for (text, at) in [("{\"a\":", 5), ("\"abc", 4), ("[1", 2), ("nul", 0), ("", 0), ("\"a\\", 3)] {
+        assert_eq!(Walker::new(text.as_bytes()).skip(), Err(Malformed { at }), "{text}");
+    }
+}
+
+#[test]
+fn depth_has_a_floor() {
+    let deep = "[".repeat(100_000);
+    assert!(Walker::new(deep.as_bytes()).skip().is_err());
+}
+
+#[test]
+fn kinds_are_told_by_the_first_byte() {
+    for (text, kind) in [
+        ("{}", Kind::Object),
+        (" []", Kind::Array),
+        ("\"\"", Kind::String),
+        ("-1", Kind::Number),
+        ("true", Kind::Bool),
+        ("null", Kind::Null),
+    ] {
+        assert_eq!(Walker::new(text.as_bytes()).peek(), Ok(kind));
+    }
+}

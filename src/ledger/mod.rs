@@ -1,0 +1,1 @@
+//! Every token accounted for.

@@ -1,0 +1,20 @@
+//! Weir: a streaming gateway for LLM APIs, on Pingora. `ARCHITECTURE.md` is the map.
+
+pub mod access;
+pub mod admin;
+pub mod admission;
+pub mod config;
+pub mod demo;
+pub mod json;
+pub mod ledger;
+pub mod logging;
+pub mod meter;
+pub mod metrics;
+pub mod normalize;
+pub mod outcome;
+pub mod protocol;
+pub mod record;
+pub mod relay;
+pub mod route;
+pub mod sse;
+pub mod upstream;

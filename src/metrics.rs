@@ -1,0 +1,1 @@
+//! Every metric, declared in one place.

@@ -1,0 +1,1 @@
+//! One shape for all providers.

@@ -1,0 +1,97 @@
+//! What is known of one request when it has ended: the fact sheet behind metrics, access record and ledger row.
+//!
+//! Filled by the gateway over the life of a request, handed out once by its `finish`. Touches nothing.
+
+use crate::meter::usage::{Source, Usage};
+use crate::outcome::Outcome;
+use crate::protocol::Endpoint;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use uuid::Uuid;
+
+/// One request, from its head to its end. Durations count from `received`.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Weir's own id, in `x-request-id` (F10).
+    pub id: Uuid,
+    /// The client's `x-request-id`, if it sent one; at most 128 visible ASCII characters of it.
+    pub client_request_id: Option<String>,
+    /// The upstream's request id header, of the attempt that won.
+    pub upstream_request_id: Option<String>,
+    /// The id inside the answer (`chatcmpl-…`, `resp_…`, `msg_…`).
+    pub answer_id: Option<String>,
+    /// Name of the virtual key; `None` before one was recognised.
+    pub key: Option<Arc<str>>,
+    /// The key's tag.
+    pub tag: Option<Arc<str>>,
+    /// The client's address.
+    pub client: Option<IpAddr>,
+    /// `None`: a path that is no endpoint.
+    pub endpoint: Option<Endpoint>,
+    /// The public model name; `None` before it was found in the config (never what a client made up).
+    pub model: Option<Arc<str>>,
+    /// `provider/model` of the attempt that answered, or of the last one.
+    pub target: Option<Arc<str>>,
+    /// Every try, in order.
+    pub attempts: Vec<Attempt>,
+    /// Whether the client asked for a stream.
+    pub stream: bool,
+    /// The status that went to the client; 0 if none did.
+    pub status: u16,
+    /// The status that would have been right, where a stream was open already (K3, B94).
+    pub effective_status: u16,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// A word for the cause, from Weir's own lists: `first_byte`, `reset`, `invalid_api_key`, …
+    pub cause: Option<&'static str>,
+    /// When the head was read.
+    pub received: SystemTime,
+    /// Request head read → request body read.
+    pub admitted: Option<Duration>,
+    /// First upstream byte of the attempt that answered.
+    pub upstream_first_byte: Option<Duration>,
+    /// First output read from upstream.
+    pub upstream_first_output: Option<Duration>,
+    /// First output written to the client (time to first token).
+    pub first_output: Option<Duration>,
+    /// First visible (answer text, tool call) output written.
+    pub first_visible: Option<Duration>,
+    /// Last output written.
+    pub last_output: Option<Duration>,
+    /// The end.
+    pub duration: Duration,
+    /// Of `duration`: waiting for the upstream, the client, the ledger. What is left is Weir's own.
+    pub waited: Duration,
+    /// Bytes of response body written to the client.
+    pub bytes: u64,
+    /// Output events written.
+    pub output_events: u64,
+    /// Keepalives written.
+    pub keepalives: u64,
+    /// The tokens.
+    pub usage: Usage,
+    /// Where they are from.
+    pub source: Source,
+    /// Service tier asked for.
+    pub tier_requested: Option<String>,
+    /// Service tier the upstream says it used.
+    pub tier_served: Option<String>,
+}
+
+/// One try at one target.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// `provider/model`.
+    pub target: Arc<str>,
+    /// `ok`, or the failure's word.
+    pub result: &'static str,
+    /// The upstream's status, if a head came.
+    pub status: Option<u16>,
+    /// From the request's start.
+    pub began: Duration,
+    /// From the request's start.
+    pub ended: Duration,
+    /// A request that was sent whole and died without an answer may still be billed upstream.
+    pub maybe_billed: bool,
+}

@@ -1,0 +1,1 @@
+//! Decides what a live stream does next.

@@ -1,0 +1,1 @@
+//! Finds whole events in a byte stream.
