@@ -1,1 +1,5 @@
 //! Finds whole events in a byte stream.
+
+mod scanner;
+
+pub use scanner::{Block, Scanner, Span, Tail, TooLarge};
