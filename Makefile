@@ -1,0 +1,130 @@
+# make run    builds Weir and starts it with its own demo model: a stream to look at, no account needed
+# make test   everything that must hold before a change is merged, in this order, stopping at the first failure
+# make setup  what the tests need and is missing; quick when all is there
+#
+# One target folder for all of it. Two profiles are built: dev (tests, clippy, docs) and fuzz.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+CARGO        ?= cargo
+FUZZ_SECONDS ?= 60
+WEIR         := target/debug/weir
+VENV         := target/venv
+PYTHON       := $(VENV)/bin/python
+NODE_TESTS   := tests/sdk/node
+REQUIREMENTS := tests/sdk/python/requirements.txt
+FUZZ_TARGETS := $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
+
+export CARGO_TARGET_DIR := $(CURDIR)/target
+
+.PHONY: help setup setup-build setup-cargo setup-python setup-node run test lint fmt clippy unit doc \
+        conf sdk fuzz fuzz-short deny bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# ---------------------------------------------------------------- set-up
+
+setup: setup-build setup-cargo setup-python setup-node ## installs what is missing for `make test`
+
+# Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
+# $(1) command that must exist, $(2) package that brings it
+define need
+	@if ! command -v $(1) >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "setup: apt-get install $(2)"; \
+	    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $(2); } >/dev/null; \
+	  else \
+	    echo "setup: '$(1)' is missing: install the package '$(2)' and try again" >&2; exit 1; \
+	  fi; \
+	fi
+endef
+
+setup-build:
+	$(call need,cmake,cmake)
+	$(call need,c++,g++)
+	@command -v $(CARGO) >/dev/null || { echo "setup: 'cargo' is missing: install Rust (rustup) and try again" >&2; exit 1; }
+
+setup-cargo: setup-build
+	@for tool in nextest deny fuzz; do \
+	  $(CARGO) $$tool --version >/dev/null 2>&1 || { echo "setup: cargo install cargo-$$tool"; $(CARGO) install --locked cargo-$$tool; }; \
+	done
+
+setup-python: $(VENV)/.ready
+$(VENV)/.ready: $(REQUIREMENTS)
+	$(call need,python3,python3)
+	@python3 -c 'import ensurepip' 2>/dev/null || { \
+	  [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -qq -y python3-venv >/dev/null; } || { \
+	  echo "setup: python3 has no venv: install the package 'python3-venv' and try again" >&2; exit 1; }
+	@mkdir -p target
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $(REQUIREMENTS)
+	@touch $@
+
+setup-node: $(NODE_TESTS)/node_modules/.ready
+$(NODE_TESTS)/node_modules/.ready: $(NODE_TESTS)/package-lock.json
+	$(call need,npm,nodejs npm)
+	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# ---------------------------------------------------------------- run
+
+run: setup-build ## builds Weir, starts it with the demo model and prints lines to paste
+	$(CARGO) run --locked --quiet -- demo
+
+# ---------------------------------------------------------------- test
+
+test: setup fmt clippy unit doc conf sdk fuzz-short deny ## every test, in CI's order
+
+lint: fmt clippy doc deny ## the checks that run no test
+
+fmt:
+	$(CARGO) fmt --check
+
+clippy: setup-build
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+unit: setup-cargo
+	$(CARGO) nextest run --locked
+	$(CARGO) test --locked --doc --quiet
+
+doc: setup-build
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+
+# Each example file by `weir check`, and against the schema that `weir schema` prints.
+conf: $(VENV)/.ready setup-build
+	$(CARGO) build --locked
+	$(PYTHON) tests/conf/check.py $(WEIR) conf/*.yaml
+
+# The official SDKs against the real binary.
+sdk: $(VENV)/.ready $(NODE_TESTS)/node_modules/.ready setup-build
+	$(CARGO) build --locked
+	$(PYTHON) tests/sdk/run --weir $(WEIR)
+
+deny: setup-cargo
+	$(CARGO) deny --locked check bans licenses sources
+
+# ---------------------------------------------------------------- fuzz
+
+# -s none: no sanitizer, since there is no unsafe code to find and a stable compiler will do
+# (RUSTC_BOOTSTRAP lets it take the coverage flags).
+fuzz: setup-cargo ## each fuzz target for FUZZ_SECONDS (60)
+	@for target in $(FUZZ_TARGETS); do \
+	  echo "fuzz: $$target, $(FUZZ_SECONDS) s"; \
+	  RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --target-dir $(CURDIR)/target -s none $$target -- \
+	    -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1; \
+	done
+
+fuzz-short:
+	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
+# ---------------------------------------------------------------- the rest
+
+bench: ## what can be measured so far
+	@echo "Nothing is measured yet: bench/ comes with the numbers of DESIGN section 5."
+
+clean: ## removes all that was built or installed below this folder
+	rm -rf target $(NODE_TESTS)/node_modules fuzz/artifacts fuzz/coverage
