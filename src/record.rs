@@ -79,6 +79,30 @@ pub struct Record {
     pub tier_served: Option<String>,
 }
 
+impl Record {
+    /// Request read → first output written (M1); reading the request's body is the client's time.
+    #[must_use]
+    pub fn time_to_first_token(&self) -> Option<Duration> {
+        self.first_output.map(|at| self.since_admitted(at))
+    }
+
+    /// Request read → first answer text or tool call written (M1).
+    #[must_use]
+    pub fn time_to_first_visible_token(&self) -> Option<Duration> {
+        self.first_visible.map(|at| self.since_admitted(at))
+    }
+
+    /// `duration` without the waiting for upstream, client and ledger (M1).
+    #[must_use]
+    pub const fn overhead(&self) -> Duration {
+        self.duration.saturating_sub(self.waited)
+    }
+
+    fn since_admitted(&self, at: Duration) -> Duration {
+        at.saturating_sub(self.admitted.unwrap_or_default())
+    }
+}
+
 /// One try at one target.
 #[derive(Clone, Debug)]
 pub struct Attempt {
