@@ -14,6 +14,7 @@ pub mod normalize;
 pub mod outcome;
 pub mod protocol;
 pub mod record;
+pub mod refusal;
 pub mod relay;
 pub mod route;
 pub mod sse;

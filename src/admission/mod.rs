@@ -1,1 +1,9 @@
-//! Lets a request in, or refuses it.
+//! Lets a request in, or refuses it: key, headers, body.
+//!
+//! Called by the gateway before any attempt. Pure: bytes and headers in, facts or a refusal out;
+//! it touches no socket and reads no clock.
+
+pub mod edit;
+pub mod facts;
+pub mod headers;
+pub mod keys;
