@@ -1,7 +1,8 @@
 //! What is wrong or odd in the operator's file, and how it is said: place, key, cause, remedy (STYLE.md).
 //!
-//! Made by every stage of the loading. Holds no value of the file but names, never a secret.
+//! Made by every stage of the loading. Quotes names of the file, never a value that could be a secret.
 
+use super::keypath::KeyPath;
 use std::fmt;
 
 /// One thing wrong or odd.
@@ -52,3 +53,53 @@ impl fmt::Display for Report {
 }
 
 impl std::error::Error for Report {}
+
+/// Where something stands in the text, both from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+impl Place {
+    pub(super) const START: Self = Self { line: 1, column: 1 };
+}
+
+/// Findings while they are being collected, with the key path of each.
+pub(super) struct Findings {
+    file: String,
+    list: Vec<(KeyPath, Finding)>,
+}
+
+impl Findings {
+    pub(super) fn new(file: &str) -> Self {
+        Self { file: file.to_owned(), list: Vec::new() }
+    }
+
+    pub(super) fn add(&mut self, at: Place, path: &KeyPath, message: String) {
+        let finding =
+            Finding { file: self.file.clone(), line: at.line, column: at.column, path: path.to_string(), message };
+        self.list.push((path.clone(), finding));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether something was found at this value or inside of it.
+    pub(super) fn touch(&self, path: &KeyPath) -> bool {
+        self.list.iter().any(|(other, _)| path.holds(other))
+    }
+
+    /// Whether something was found at this very value.
+    pub(super) fn is_at(&self, path: &KeyPath) -> bool {
+        self.list.iter().any(|(other, _)| path == other)
+    }
+
+    /// In the order of the lines.
+    pub(super) fn sorted(self) -> Vec<Finding> {
+        let mut list: Vec<Finding> = self.list.into_iter().map(|(_, finding)| finding).collect();
+        list.sort_by_key(|finding| (finding.line, finding.column));
+        list
+    }
+}

@@ -1,0 +1,63 @@
+//! Whether certificate files hold what they should, so that a bad one is found before it is needed.
+
+use super::Check;
+use crate::config::keypath::KeyPath;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::Path;
+
+impl Check<'_> {
+    /// A file with at least one certificate.
+    pub(super) fn certificates(&mut self, path: &KeyPath, file: &Path) -> Vec<CertificateDer<'static>> {
+        let Some(text) = self.text(path, file) else { return Vec::new() };
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+        match chain {
+            Ok(chain) if !chain.is_empty() => chain,
+            Ok(_) => {
+                self.error(path, format!("{} holds no certificate; it must be a PEM file with one", file.display()));
+                Vec::new()
+            }
+            Err(_) => {
+                self.error(path, format!("{} is not a good PEM file; write it anew", file.display()));
+                Vec::new()
+            }
+        }
+    }
+
+    /// A file with a private key that fits the chain, whose first certificate is the leaf.
+    pub(super) fn private_key(&mut self, path: &KeyPath, file: &Path, chain: Vec<CertificateDer<'static>>) {
+        let Some(text) = self.text(path, file) else { return };
+        let Ok(key) = PrivateKeyDer::from_pem_slice(&text) else {
+            self.error(path, format!("{} holds no private key; it must be a PEM file with one", file.display()));
+            return;
+        };
+        let Ok(key) = rustls::crypto::ring::sign::any_supported_type(&key) else {
+            self.error(
+                path,
+                format!("{} holds a key of a kind that is not known; use ECDSA, RSA or Ed25519", file.display()),
+            );
+            return;
+        };
+        if chain.is_empty() {
+            return; // already reported
+        }
+        match rustls::sign::CertifiedKey::new(chain, key).keys_match() {
+            Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
+            Err(rustls::Error::InconsistentKeys(_)) => {
+                self.error(path, format!("{} is not the key of this certificate", file.display()));
+            }
+            Err(_) => self.error(path, "the certificate beside this key cannot be read".to_owned()),
+        }
+    }
+
+    fn text(&mut self, path: &KeyPath, file: &Path) -> Option<Vec<u8>> {
+        match std::fs::read(file) {
+            Ok(text) => Some(text),
+            Err(error) => {
+                let remedy = "put it there or correct the path";
+                self.error(path, format!("cannot read {} ({}); {remedy}", file.display(), error.kind()));
+                None
+            }
+        }
+    }
+}

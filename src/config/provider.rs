@@ -1,0 +1,153 @@
+//! What the file says of a provider.
+//!
+//! Plain data, made by the check, read by the upstream side.
+
+use super::Secret;
+use crate::protocol::Endpoint;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+/// One upstream service with its credentials.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// Its name in the file.
+    pub name: String,
+    /// Where it is.
+    pub origin: Origin,
+    /// Empty: none is sent.
+    pub api_keys: Vec<Secret>,
+    /// How a key is sent.
+    pub auth: Auth,
+    /// Paths (with query, if any) that differ from the endpoint's own.
+    pub paths: BTreeMap<Endpoint, String>,
+    /// U1: ask for the usage chunk of chat streams.
+    pub inject_usage: bool,
+    /// A6.
+    pub error_bodies: ErrorBodies,
+    /// HTTP/2 or not.
+    pub http2: Http2,
+    /// PEM file with the roots to trust instead of the system's.
+    pub ca: Option<PathBuf>,
+    /// Added to each request, or overriding.
+    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
+    /// Passed up from the client besides F8's list.
+    pub allow_headers: Vec<http::HeaderName>,
+    /// Passed down to the client besides F7's list.
+    pub pass_headers: Vec<http::HeaderName>,
+}
+
+/// Where a provider is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// `base_url`.
+    Url(BaseUrl),
+    /// `builtin: demo`, Weir's own scripted model.
+    Demo,
+}
+
+/// A parsed `base_url`: `http` or `https`, no credentials, no fragment. A query (`?key=…`) is kept
+/// and merged into each request's; it does not print, since some providers take their key there.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BaseUrl {
+    /// Whether it is `https`.
+    pub tls: bool,
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// Given or the scheme's own.
+    pub port: u16,
+    /// Without trailing slash and without a trailing `/v1`, since the endpoints' paths bring it.
+    pub path: String,
+    /// Without the question mark.
+    pub query: Option<String>,
+}
+
+impl BaseUrl {
+    /// Reads `http://…` or `https://…`; `None` for anything else, for credentials and for a fragment.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        if text.contains(['#', '@']) {
+            return None;
+        }
+        let uri: http::Uri = text.parse().ok()?;
+        let tls = match uri.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        let authority = uri.authority()?;
+        let host = authority.host();
+        let port = match authority.as_str().strip_prefix(host)?.strip_prefix(':') {
+            None => {
+                if tls {
+                    443
+                } else {
+                    80
+                }
+            }
+            Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return None;
+        }
+        let path = uri.path().trim_end_matches('/');
+        let path = path.strip_suffix("/v1").unwrap_or(path).trim_end_matches('/');
+        Some(Self {
+            tls,
+            host: host.to_ascii_lowercase(),
+            port,
+            path: path.to_owned(),
+            query: uri.query().filter(|query| !query.is_empty()).map(str::to_owned),
+        })
+    }
+}
+
+impl fmt::Debug for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BaseUrl")
+            .field("tls", &self.tls)
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("path", &self.path)
+            .field("query", &self.query.as_ref().map(|_| "****"))
+            .finish()
+    }
+}
+
+/// How a provider wants its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// `authorization: Bearer …`
+    Bearer,
+    /// `x-api-key: …`
+    XApiKey,
+    /// A header of its own, the bare key as value.
+    Header(http::HeaderName),
+}
+
+/// What of an upstream's error text reaches the client (A6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorBodies {
+    /// Status, type and code stay; a message that tells too much is replaced.
+    #[default]
+    Mask,
+    /// All of it.
+    Pass,
+}
+
+/// Which HTTP version is spoken to a provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Http2 {
+    /// By ALPN; HTTP/1.1 without TLS.
+    #[default]
+    Auto,
+    /// HTTP/1.1 only.
+    Off,
+    /// HTTP/2 at once, also without TLS.
+    PriorKnowledge,
+}

@@ -1,0 +1,513 @@
+//! The file as it is written: one struct a section, its doc comments being the text of `weir schema`.
+//!
+//! Filled by `shape`, which has already refused what the schema forbids; read by `check` alone.
+//! A required member is an `Option` all the same: when it is missing, `shape` has said so.
+
+use super::model::{Affinity, Style, When};
+use super::provider::{ErrorBodies, Http2};
+use super::server::LogFormat;
+use super::word::{
+    Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
+    Statuses, Until, Url, UrlPath,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+
+/// The configuration of Weir. Any value may hold `${NAME}`, an environment variable; relative paths start at the
+/// folder of the file.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "weir.yaml")]
+pub(super) struct File {
+    /// Where clients connect.
+    #[schemars(required, length(min = 1))]
+    pub(super) listen: Option<Vec<Listen>>,
+    /// Where operators connect: health, metrics.
+    #[serde(default)]
+    pub(super) admin: Admin,
+    /// Limits and times of the server itself.
+    #[serde(default)]
+    pub(super) server: Server,
+    /// Upstream services by a name of your choice.
+    #[schemars(required, extend("minProperties" = 1))]
+    pub(super) providers: Option<BTreeMap<String, Provider>>,
+    /// Settings of all models; each model may override any of them.
+    #[serde(default)]
+    pub(super) defaults: Settings,
+    /// The models that clients may name.
+    #[schemars(required, length(min = 1))]
+    pub(super) models: Option<Vec<Model>>,
+    /// Paths under /v1 that go to a provider without being routed by model; default: none.
+    #[serde(default)]
+    pub(super) passthrough: Vec<Passthrough>,
+    /// The virtual keys that clients send.
+    pub(super) keys: Option<Vec<Key>>,
+    /// What is logged and where.
+    #[serde(default)]
+    pub(super) log: Log,
+    /// Bounds of the metrics.
+    #[serde(default)]
+    pub(super) metrics: Metrics,
+}
+
+/// One listening address.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Listen {
+    /// Address and port; port 0 lets the system choose.
+    #[schemars(required)]
+    pub(super) address: Option<Address>,
+    /// HTTP/2 without TLS, for trusted neighbours; default false.
+    #[serde(default)]
+    pub(super) h2c: bool,
+    /// TLS with HTTP/2 and HTTP/1.1 by ALPN; default: none.
+    pub(super) tls: Option<Tls>,
+}
+
+/// TLS of a listener.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Tls {
+    /// The first is the default, the others are chosen by the name that the client asks for.
+    #[schemars(required, length(min = 1))]
+    pub(super) certificates: Option<Vec<Certificate>>,
+}
+
+/// One certificate chain with its key, both PEM files.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Certificate {
+    /// The chain, leaf first.
+    #[schemars(required)]
+    pub(super) cert: Option<FilePath>,
+    /// The private key.
+    #[schemars(required)]
+    pub(super) key: Option<FilePath>,
+}
+
+/// The admin listener.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Admin {
+    /// Loopback, or a token is required.
+    pub(super) address: Address,
+    /// Asked for as `authorization: Bearer`; default: none.
+    #[serde(skip_serializing)]
+    pub(super) token: Option<SecretText>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { address: Address(SocketAddr::from((Ipv4Addr::LOCALHOST, 9090))), token: None }
+    }
+}
+
+/// Limits and times of the server itself.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    /// Worker threads; default: as many as there are cores.
+    #[schemars(range(min = 1, max = 1024))]
+    pub(super) threads: Option<usize>,
+    /// Largest request body, after decoding.
+    pub(super) max_body: Size,
+    /// Total time to receive a body.
+    pub(super) request_body: Span,
+    /// Time to receive a request head.
+    pub(super) header_timeout: Span,
+    /// Memory of all held bodies and events together.
+    pub(super) max_held_bytes: Size,
+    /// Largest event of a stream.
+    pub(super) max_event_bytes: Size,
+    /// How long an idle client connection stays open.
+    pub(super) keepalive_timeout: Span,
+    /// How long requests are still served after SIGTERM.
+    pub(super) drain_delay: Span,
+    /// How long running streams may take after that.
+    pub(super) drain: Span,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        const MIB: u64 = 1024 * 1024;
+        let seconds = |count| Span(std::time::Duration::from_secs(count));
+        Self {
+            threads: None,
+            max_body: Size(32 * MIB),
+            request_body: seconds(60),
+            header_timeout: seconds(30),
+            max_held_bytes: Size(512 * MIB),
+            max_event_bytes: Size(16 * MIB),
+            keepalive_timeout: seconds(75),
+            drain_delay: seconds(10),
+            drain: seconds(5 * 60),
+        }
+    }
+}
+
+/// One upstream service with its credentials: a `base_url`, or `builtin: demo`.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Provider {
+    /// Scheme, host, port, path; a trailing /v1 makes no difference, a query goes into each request's.
+    pub(super) base_url: Option<Url>,
+    /// Weir's own scripted model instead of a service.
+    pub(super) builtin: Option<Builtin>,
+    /// The key that is sent; default: none is. `${NAME}`, `file:PATH` or the text itself.
+    pub(super) api_key: Option<SecretText>,
+    /// Several keys instead of one.
+    #[schemars(length(min = 1))]
+    pub(super) api_keys: Option<Vec<ApiKey>>,
+    /// How the key is sent; default bearer.
+    pub(super) auth: Option<Auth>,
+    /// Paths, with their query, that differ from the endpoints' own.
+    pub(super) paths: Option<Paths>,
+    /// Ask for the usage chunk of chat streams and keep it from clients that did not; default true.
+    pub(super) inject_usage: Option<bool>,
+    /// What of an upstream's error text reaches the client; default mask.
+    pub(super) error_bodies: Option<ErrorBodies>,
+    /// Which HTTP version is spoken; default auto.
+    pub(super) http2: Option<Http2>,
+    /// PEM file with the roots to trust instead of the system's.
+    pub(super) ca: Option<FilePath>,
+    /// Headers that are added to each request or replace the client's.
+    pub(super) headers: Option<BTreeMap<String, SecretText>>,
+    /// Headers of the client that go up besides the usual ones.
+    #[serde(default)]
+    pub(super) allow_headers: Vec<Header>,
+    /// Headers of the upstream that go down besides the usual ones.
+    #[serde(default)]
+    pub(super) pass_headers: Vec<Header>,
+}
+
+/// What Weir itself can be.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Builtin {
+    /// Answers all three protocols with believable timing, without any account.
+    Demo,
+}
+
+/// One of several keys.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum ApiKey {
+    /// The key itself.
+    Plain(SecretText),
+    /// A key with settings of its own.
+    Section(ApiKeySection),
+}
+
+/// A key with settings of its own.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ApiKeySection {
+    /// The key itself.
+    #[schemars(required)]
+    pub(super) key: Option<SecretText>,
+}
+
+/// How a key is sent.
+#[derive(Debug, Deserialize, JsonSchema)]
+pub(super) enum Auth {
+    /// `authorization: Bearer KEY`
+    #[serde(rename = "bearer")]
+    Bearer,
+    /// `x-api-key: KEY`
+    #[serde(rename = "x-api-key")]
+    XApiKey,
+    /// A header of its own: `{ header: api-key }`.
+    #[serde(rename = "header")]
+    Header(Header),
+}
+
+/// Paths by endpoint.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Paths {
+    /// Default /v1/chat/completions.
+    pub(super) chat: Option<UrlPath>,
+    /// Default /v1/responses.
+    pub(super) responses: Option<UrlPath>,
+    /// Default /v1/messages.
+    pub(super) messages: Option<UrlPath>,
+    /// Default /v1/completions.
+    pub(super) completions: Option<UrlPath>,
+    /// Default /v1/embeddings.
+    pub(super) embeddings: Option<UrlPath>,
+    /// Default `/v1/messages/count_tokens`.
+    pub(super) count_tokens: Option<UrlPath>,
+    /// Default `/v1/responses/input_tokens`.
+    pub(super) input_tokens: Option<UrlPath>,
+}
+
+/// Settings of all models.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Settings {
+    /// When a silent upstream or client is given up.
+    #[serde(default)]
+    pub(super) timeouts: Timeouts,
+    /// What keeps a silent stream alive.
+    #[serde(default)]
+    pub(super) keepalive: Keepalive,
+    /// When another attempt is made.
+    #[serde(default)]
+    pub(super) retry: Retry,
+    /// When a target is left alone for a while.
+    #[serde(default)]
+    pub(super) health: Health,
+    /// What happens upstream when the client has left; default cancel.
+    pub(super) on_client_gone: Option<OnClientGone>,
+    /// Whether `[DONE]` follows Weir's own error event in a chat stream; default true.
+    pub(super) chat_error_done: Option<bool>,
+    /// What makes requests go to the same target; default nothing.
+    pub(super) affinity: Option<Vec<Affinity>>,
+}
+
+/// When a silent upstream or client is given up.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Timeouts {
+    /// DNS, TCP, TLS; default 5s.
+    pub(super) connect: Option<Span>,
+    /// Without progress of the upload; default 30s.
+    pub(super) send: Option<Span>,
+    /// Last request byte to response head; default 120s.
+    pub(super) first_byte: Option<Span>,
+    /// No bytes since head or last byte; default 90s.
+    pub(super) idle: Option<Span>,
+    /// No output since the last output; default 150s.
+    pub(super) no_output: Option<Span>,
+    /// Response head to first content; default `no_output`.
+    pub(super) first_content: Option<Span>,
+    /// The whole request; default 60m.
+    pub(super) total: Option<Span>,
+    /// The whole upstream call of a request without `stream: true`; default 10m.
+    pub(super) non_stream: Option<Span>,
+    /// One write to the client; default 60s.
+    pub(super) client_write: Option<Span>,
+}
+
+/// What keeps a silent stream alive.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Keepalive {
+    /// Silence after which a keepalive goes out; default 10s.
+    pub(super) interval: Option<Span>,
+    /// Only in silence, or at every interval; default silence.
+    pub(super) when: Option<When>,
+    /// Its shape; default auto.
+    pub(super) style: Option<Style>,
+    /// The comment's text; default weir-keepalive.
+    pub(super) text: Option<Comment>,
+    /// When Weir answers 200 by itself for an upstream that has not; default the interval.
+    pub(super) before_headers: Option<SpanOrOff>,
+}
+
+/// When another attempt is made.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Retry {
+    /// Attempts in all; default 3.
+    #[schemars(range(min = 1, max = 100))]
+    pub(super) attempts: Option<u32>,
+    /// Statuses that fail an attempt; default 408, 429, 5xx.
+    pub(super) on: Option<Vec<Statuses>>,
+    /// No new attempt starts later than this after the request came; default 5m.
+    pub(super) deadline: Option<Span>,
+    /// Whether a finish without output fails the attempt; default false.
+    pub(super) failover_on_empty: Option<bool>,
+}
+
+/// When a target is left alone for a while.
+#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Health {
+    /// Failures in a row until a cool-down; default 5.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(super) failures: Option<u32>,
+    /// The first cool-down, doubling; default 10s.
+    pub(super) cooldown: Option<Span>,
+    /// The longest cool-down; default 5m.
+    pub(super) cooldown_max: Option<Span>,
+    /// The cool-down of a refused credential or a used-up account; default 10m.
+    pub(super) cooldown_account: Option<Span>,
+}
+
+/// What happens upstream when the client has left.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum OnClientGone {
+    /// Close the upstream at once.
+    Cancel,
+    /// Read on for the usage, at most this long: `{ drain: 30s }`.
+    Drain(Span),
+}
+
+/// One public model.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Model {
+    /// The name that clients send.
+    #[schemars(required)]
+    pub(super) name: Option<Name>,
+    /// Other names that clients may send.
+    #[serde(default)]
+    pub(super) aliases: Vec<Name>,
+    /// The protocols it answers; default all.
+    #[schemars(length(min = 1))]
+    pub(super) protocols: Option<Vec<ProtocolWord>>,
+    /// The places that can serve it.
+    #[schemars(required, length(min = 1))]
+    pub(super) targets: Option<Vec<Target>>,
+    /// Overrides `defaults.timeouts`, key by key.
+    #[serde(default)]
+    pub(super) timeouts: Timeouts,
+    /// Overrides `defaults.keepalive`, key by key.
+    #[serde(default)]
+    pub(super) keepalive: Keepalive,
+    /// Overrides `defaults.retry`, key by key.
+    #[serde(default)]
+    pub(super) retry: Retry,
+    /// Overrides `defaults.health`, key by key.
+    #[serde(default)]
+    pub(super) health: Health,
+    /// Overrides `defaults.on_client_gone`.
+    pub(super) on_client_gone: Option<OnClientGone>,
+    /// Overrides `defaults.chat_error_done`.
+    pub(super) chat_error_done: Option<bool>,
+    /// Overrides `defaults.affinity`.
+    pub(super) affinity: Option<Vec<Affinity>>,
+}
+
+/// A streaming protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ProtocolWord {
+    /// OpenAI Chat Completions.
+    Chat,
+    /// OpenAI Responses.
+    Responses,
+    /// Anthropic Messages.
+    Messages,
+}
+
+/// One place that can serve a model.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Target {
+    /// A name under `providers`.
+    #[schemars(required)]
+    pub(super) provider: Option<Name>,
+    /// The model's name there.
+    #[schemars(required)]
+    pub(super) model: Option<Name>,
+    /// Share within its priority; default 1.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(super) weight: Option<u32>,
+    /// Lowest first; default 0.
+    #[serde(default)]
+    pub(super) priority: u32,
+    /// Requests at once; default no bound.
+    #[schemars(range(min = 1))]
+    pub(super) max_concurrent: Option<u32>,
+}
+
+/// One path that goes through unrouted.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Passthrough {
+    /// Exact, or a prefix that ends in /*.
+    #[schemars(required)]
+    pub(super) path: Option<UrlPath>,
+    /// The methods that go through.
+    #[schemars(required, length(min = 1))]
+    pub(super) methods: Option<Vec<Method>>,
+    /// A name under `providers`.
+    #[schemars(required)]
+    pub(super) provider: Option<Name>,
+    /// Names of the keys that may use it; default none.
+    #[serde(default)]
+    pub(super) keys: Vec<Name>,
+    /// Say true when you know that all keys see the same files, batches or stored objects there; default false.
+    #[serde(default)]
+    pub(super) shared_account: bool,
+}
+
+/// One virtual key.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Key {
+    /// Its name in logs and records.
+    #[schemars(required)]
+    pub(super) name: Option<Name>,
+    /// SHA-256 of the key that the client sends, 64 hex digits.
+    #[schemars(required)]
+    pub(super) sha256: Option<Sha256>,
+    /// Names of models it may use, or `["*"]`.
+    #[schemars(required, length(min = 1))]
+    pub(super) models: Option<Vec<Name>>,
+    /// Free text for reports.
+    pub(super) tag: Option<Name>,
+    /// Last day or moment it is valid; default: for ever.
+    pub(super) expires: Option<Until>,
+    /// Addresses it may come from; default any.
+    #[schemars(length(min = 1))]
+    pub(super) allow_ips: Option<Vec<Network>>,
+}
+
+/// What is logged and where.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Log {
+    /// Of everything.
+    pub(super) format: LogFormat,
+    /// Of everything but access records.
+    pub(super) level: Level,
+    /// Which requests get an access record: all, off, or a share such as 0.1 (errors always).
+    pub(super) access: Share,
+    /// A file, or stderr.
+    pub(super) file: FilePath,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Json, level: Level::Info, access: Share(1000), file: FilePath("stderr".to_owned()) }
+    }
+}
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Level {
+    /// Nothing.
+    Off,
+    /// Data was lost or a person must act.
+    Error,
+    /// Also what is odd but handled.
+    Warn,
+    /// Also what succeeded.
+    Info,
+    /// Also each request.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// Bounds of the metrics.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    /// Series with a `key` label; further keys are counted as `other`.
+    #[schemars(range(max = 100_000))]
+    pub(super) max_key_series: usize,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { max_key_series: 200 }
+    }
+}

@@ -1,0 +1,99 @@
+//! What the file says of Weir itself: where it listens, its bounds, its log.
+//!
+//! Plain data, made by the check, read by everyone.
+
+use super::Secret;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One listening address.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Address and port; port 0 lets the system choose (the log tells which).
+    pub address: SocketAddr,
+    /// HTTP/2 without TLS, by prior knowledge.
+    pub h2c: bool,
+    /// TLS with ALPN, if any.
+    pub tls: Option<Tls>,
+}
+
+/// Certificate and key files of a listener.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    /// The first is the default, the others are chosen by SNI. Never empty.
+    pub certificates: Vec<Certificate>,
+}
+
+/// One certificate chain with its key, both PEM files.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The chain, leaf first.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// The admin listener.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Loopback unless a token is set.
+    pub address: SocketAddr,
+    /// Asked for as `authorization: Bearer` when set.
+    pub token: Option<Secret>,
+}
+
+/// The `server:` section.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Worker threads; default: cores.
+    pub threads: usize,
+    /// Bytes of a request body after decoding (B1).
+    pub max_body: u64,
+    /// Total time to receive a body.
+    pub request_body: Duration,
+    /// Time to receive a request head.
+    pub header_timeout: Duration,
+    /// Bytes of all held bodies and events together (F2).
+    pub max_held_bytes: u64,
+    /// Bytes of one event (F2).
+    pub max_event_bytes: usize,
+    /// How long an idle client connection stays open.
+    pub keepalive_timeout: Duration,
+    /// C3: how long requests are still served after SIGTERM.
+    pub drain_delay: Duration,
+    /// C3: how long running streams may take after that.
+    pub drain: Duration,
+}
+
+/// The `log:` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Of everything.
+    pub format: LogFormat,
+    /// Of everything but access records.
+    pub level: log::LevelFilter,
+    /// Which requests get an access record, in thousandths (errors always do unless 0); `all` is 1000.
+    pub access_permille: u16,
+    /// `None`: standard error.
+    pub file: Option<PathBuf>,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// The `metrics:` section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Series with a `key` label; further keys are counted as `other`.
+    pub max_key_series: usize,
+}
