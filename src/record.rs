@@ -92,6 +92,18 @@ impl Record {
         self.first_visible.map(|at| self.since_admitted(at))
     }
 
+    /// Time per token after the first, from the first to the last output written (M1); `None` below
+    /// two tokens. Reasoning that never showed (no output came before the visible one) took its
+    /// time before the first output, so it is left out.
+    #[must_use]
+    pub fn time_per_output_token(&self) -> Option<Duration> {
+        let (first, last) = (self.first_output?, self.last_output?);
+        let hidden = if self.first_visible == self.first_output { self.usage.reasoning.unwrap_or(0) } else { 0 };
+        let tokens = self.usage.output?.saturating_sub(hidden);
+        let after_first = u32::try_from(tokens.checked_sub(1)?).ok()?;
+        last.checked_sub(first)?.checked_div(after_first)
+    }
+
     /// `duration` without the waiting for upstream, client and ledger (M1).
     #[must_use]
     pub const fn overhead(&self) -> Duration {
@@ -118,4 +130,54 @@ pub struct Attempt {
     pub ended: Duration,
     /// A request that was sent whole and died without an answer may still be billed upstream.
     pub maybe_billed: bool,
+}
+
+#[cfg(test)]
+impl Record {
+    /// A completed chat stream with round numbers, to be changed by the tests that use it.
+    pub(crate) fn sample() -> Self {
+        let ms = Duration::from_millis;
+        let attempt = |target: &str, result, began, ended| Attempt {
+            target: target.into(),
+            result,
+            status: Some(200),
+            began: ms(began),
+            ended: ms(ended),
+            maybe_billed: false,
+        };
+        Self {
+            id: Uuid::from_u128(0x0192_f3a4_0000_7000_8000_0000_0000_0001),
+            client_request_id: None,
+            upstream_request_id: Some("req_1".to_owned()),
+            answer_id: Some("chatcmpl-1".to_owned()),
+            key: Some("team-a".into()),
+            tag: None,
+            client: Some(IpAddr::from([192, 0, 2, 7])),
+            endpoint: Some(Endpoint::Chat),
+            model: Some("sol".into()),
+            target: Some("vllm/sol-8b".into()),
+            attempts: vec![attempt("openai/sol", "connect", 10, 100), attempt("vllm/sol-8b", "ok", 100, 2000)],
+            stream: true,
+            status: 200,
+            effective_status: 200,
+            outcome: Outcome::Completed,
+            cause: None,
+            received: SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_001),
+            admitted: Some(ms(10)),
+            upstream_first_byte: Some(ms(300)),
+            upstream_first_output: Some(ms(400)),
+            first_output: Some(ms(410)),
+            first_visible: Some(ms(510)),
+            last_output: Some(ms(1410)),
+            duration: ms(2000),
+            waited: ms(1990),
+            bytes: 5000,
+            output_events: 20,
+            keepalives: 2,
+            usage: Usage { input: Some(100), output: Some(21), reasoning: Some(5), ..Usage::default() },
+            source: Source::Reported,
+            tier_requested: None,
+            tier_served: None,
+        }
+    }
 }
