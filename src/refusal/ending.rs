@@ -5,6 +5,9 @@ use crate::protocol::Protocol;
 use bytes::Bytes;
 use serde_json::json;
 
+#[cfg(test)]
+mod tests;
+
 /// Why an open stream ends with an error of Weir's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {

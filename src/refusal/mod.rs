@@ -5,15 +5,17 @@
 //!
 //! One enum, one table. Sentences say what to do and hold no host, key, path or inner error.
 
+mod account;
 pub mod ending;
 pub mod mask;
 mod reason;
 pub mod upstream;
 
+pub use account::is_account_trouble;
 pub use ending::{Ending, ResponseSeen, ending_event};
 pub use mask::{MaskList, masks};
 pub use reason::{Clock, Limit, Reason};
-pub use upstream::{ErrorParts, is_account_trouble, upstream_error_body};
+pub use upstream::{ErrorParts, upstream_error_body};
 
 use crate::protocol::Protocol;
 use serde_json::json;

@@ -1,7 +1,18 @@
-//! What is shown of an error that an upstream sent, and whose trouble it is (A6).
+//! What is shown of an error that an upstream sent (A6).
+//!
+//! Called by the gateway for error statuses and for error events that Weir writes anew (K3, N5).
+//! Touches nothing.
 
 use super::{Fields, MaskList, anthropic_type, envelope, masks, openai_type};
+use crate::meter::UpstreamError;
 use crate::protocol::Protocol;
+use serde_json::Value;
+
+#[cfg(test)]
+mod tests;
+
+/// A type or code longer than this is no word but a text.
+const MAX_WORD: usize = 128;
 
 /// The parts of an upstream's error, whatever its shape was.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,13 +29,44 @@ pub struct ErrorParts {
     pub message: Option<String>,
 }
 
+impl From<&UpstreamError> for ErrorParts {
+    fn from(error: &UpstreamError) -> Self {
+        let UpstreamError { status, kind, code, message, clients_fault: _ } = error;
+        Self { status: *status, kind: kind.clone(), code: code.clone(), param: None, message: message.clone() }
+    }
+}
+
 impl ErrorParts {
     /// Reads the body of an upstream's error answer in any of the shapes that providers and
-    /// servers use. A body that is not JSON gives the status alone.
+    /// servers use: OpenAI's and Anthropic's envelopes, a bare error object (older vLLM), `error`
+    /// as a text (Ollama and others), `detail` (FastAPI), Google's list. A body that is not JSON (a
+    /// proxy's HTML page) gives the status alone.
     #[must_use]
     pub fn read(status: u16, body: &[u8]) -> Self {
-        let _ = body;
-        Self { status, ..Self::default() }
+        let none = Self { status, ..Self::default() };
+        let Ok(value) = serde_json::from_slice::<Value>(body) else { return none };
+        let outer = match &value {
+            Value::Array(list) => list.first().unwrap_or(&Value::Null),
+            other => other,
+        };
+        let inner = match outer.get("error") {
+            Some(error @ Value::Object(_)) => error,
+            _ => outer,
+        };
+        let message = [inner.get("message"), outer.get("error"), outer.get("message"), outer.get("detail")];
+        let detail = outer.pointer("/detail/0/msg");
+        // Anthropic's outer `type` is the word "error", older vLLM's `object` likewise.
+        let kind = inner.get("type").and_then(Value::as_str).filter(|kind| *kind != "error");
+        // Google: `code` is the status again, and `status` the word.
+        let codes = [inner.get("code"), outer.get("code"), inner.get("status")].into_iter().flatten();
+        let code = codes.filter(|code| code.as_u64() != Some(u64::from(status))).find_map(word);
+        Self {
+            status,
+            kind: kind.filter(|kind| kind.len() <= MAX_WORD).map(str::to_owned),
+            code,
+            param: inner.get("param").and_then(word),
+            message: message.into_iter().chain([detail]).flatten().find_map(text),
+        }
     }
 
     /// The same without what tells too much; `None`: `error_bodies: pass`.
@@ -38,6 +80,28 @@ impl ErrorParts {
         }
         self
     }
+
+    /// A6: about the operator's account, see [`super::is_account_trouble`]. To be asked before
+    /// [`Self::masked`].
+    #[must_use]
+    pub fn is_account_trouble(&self) -> bool {
+        let (code, kind, message) = (self.code.as_deref(), self.kind.as_deref(), self.message.as_deref());
+        super::is_account_trouble(self.status, code, kind, message)
+    }
+}
+
+/// A short text or a number.
+fn word(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) if !text.is_empty() && text.len() <= MAX_WORD => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+/// A text for people.
+fn text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.trim().is_empty() && !text.trim_start().starts_with('<')).map(str::to_owned)
 }
 
 /// The envelope for an upstream's error status: its type, code and param, and its message if that
@@ -51,14 +115,6 @@ pub fn upstream_error_body(protocol: Protocol, parts: &ErrorParts, request_id: &
     let message = parts.message.as_deref().unwrap_or_else(|| sentence(parts.status));
     let (param, code) = (parts.param.as_deref(), parts.code.as_deref());
     envelope(protocol, &Fields { message, kind, param, code, request_id })
-}
-
-/// Whether an upstream's error is about the operator's account there: bad credentials or used-up
-/// money (A6).
-#[must_use]
-pub fn is_account_trouble(status: u16, code: Option<&str>, kind: Option<&str>, message: Option<&str>) -> bool {
-    let _ = (code, kind, message);
-    matches!(status, 401 | 402)
 }
 
 /// A plain sentence for a status whose own message is not shown.
