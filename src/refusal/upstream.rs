@@ -39,7 +39,7 @@ impl From<&UpstreamError> for ErrorParts {
 impl ErrorParts {
     /// Reads the body of an upstream's error answer in any of the shapes that providers and
     /// servers use: OpenAI's and Anthropic's envelopes, a bare error object (older vLLM), `error`
-    /// as a text (Ollama and others), `detail` (FastAPI), Google's list. A body that is not JSON (a
+    /// as a text (Ollama and others), `detail` (Python frameworks), Google's list. A body that is not JSON (a
     /// proxy's HTML page) gives the status alone.
     #[must_use]
     pub fn read(status: u16, body: &[u8]) -> Self {
