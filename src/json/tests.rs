@@ -43,3 +43,36 @@ fn kinds_are_told_by_the_first_byte() {
         assert_eq!(Walker::new(text.as_bytes()).peek(), Ok(kind));
     }
 }
+
+#[test]
+fn filled_values() {
+    let rows = [
+        ("\"x\"", true),
+        ("\"\"", false),
+        ("null", false),
+        ("false", false),
+        ("true", true),
+        ("0", true),
+        ("[ ]", false),
+        ("[0]", true),
+        ("{\n}", false),
+        ("{\"a\":null}", true),
+    ];
+    for (text, filled) in rows {
+        let mut walker = Walker::new(text.as_bytes());
+        assert_eq!(walker.filled(), Ok(filled), "{text}");
+        walker.end().unwrap();
+    }
+}
+
+#[test]
+fn names_with_escapes_match_as_what_they_mean() {
+    let mut seen = Vec::new();
+    Walker::new(br#"{"a":1,"\u0062c":2,"\ud800":3}"#)
+        .object(|walker, name| {
+            seen.push(name.bytes().into_owned());
+            walker.skip().map(|_| ())
+        })
+        .unwrap();
+    assert_eq!(seen, [b"a".to_vec(), b"bc".to_vec(), Vec::new()]);
+}
