@@ -33,7 +33,7 @@ fn whole(protocol: Protocol, stream: &str) -> (Meter, Vec<Facts>) {
 
 /// A stream with these data events.
 fn stream(data: &[&str]) -> String {
-    data.iter().map(|data| format!("data: {data}\n\n")).collect()
+    data.iter().flat_map(|data| ["data: ", data, "\n\n"]).collect()
 }
 
 /// What one event is, after nothing else.
@@ -137,7 +137,7 @@ fn section_1_chat_words() {
         ("[DONE]".into(), "t"),
         (" [DONE] ".into(), "t"),
         ("null".into(), ""),
-        ("".into(), ""),
+        (String::new(), ""),
         ("7".into(), ""),
         ("{bad".into(), "m"),
         ("keepalive".into(), "m"),
@@ -315,7 +315,7 @@ fn b22_utf8_cut_at_every_byte() {
 #[test]
 fn b41_b43_a_last_event_without_its_blank_line_is_read() {
     for cut in [2, 1, 0] {
-        let text = &RESPONSES_OK[..RESPONSES_OK.len() - 2 + cut];
+        let text = RESPONSES_OK.get(..RESPONSES_OK.len() - 2 + cut).unwrap();
         let (meter, facts) = whole(Responses, text);
         assert_eq!((letters(*facts.last().unwrap()).as_str(), meter.usage().output), ("ft", Some(5)), "{cut}");
     }
@@ -462,10 +462,20 @@ fn b217_iterations_are_summed_and_other_models_kept_apart() {
     assert_eq!(numbers(meter.usage()), (Some(5), None, None, None, Some(8)));
 }
 
+/// Name, the usage of each chunk, what comes of it, anomalies.
+type ChatRow<'a> = (&'a str, &'a [&'a str], Numbers, u64);
+
+fn check_chat(rows: &[ChatRow<'_>]) {
+    for (row, usages, expected, anomalies) in rows {
+        let meter = chat_usage(usages);
+        assert_eq!((numbers(meter.usage()), meter.anomalies()), (*expected, *anomalies), "{row}");
+    }
+}
+
 #[test]
-fn kinds_j_and_l_chat_usage() {
+fn kind_j_chat_usage() {
     let ok = r#"{"prompt_tokens":12,"completion_tokens":2,"total_tokens":14}"#;
-    let rows: &[(&str, &[&str], Numbers, u64)] = &[
+    check_chat(&[
         (
             "B169",
             &[
@@ -504,6 +514,14 @@ fn kinds_j_and_l_chat_usage() {
             0,
         ),
         ("B176", &[r#"{"prompt_tokens":12,"completion_tokens":null}"#], (Some(12), None, None, None, None), 0),
+    ]);
+    assert_eq!(chat_usage(&[r#"{"prompt_tokens":12,"completion_tokens":null}"#]).source(), Source::Partial, "B176");
+    assert_eq!(chat_usage(&[]).source(), Source::None);
+}
+
+#[test]
+fn kind_l_what_the_numbers_mean() {
+    check_chat(&[
         (
             "B199",
             &[
@@ -589,14 +607,9 @@ fn kinds_j_and_l_chat_usage() {
             0,
         ),
         ("other words", &[r#"{"input_tokens":12,"output_tokens":5}"#], (Some(12), None, None, None, Some(5)), 0),
-    ];
-    for (row, usages, expected, anomalies) in rows {
-        let meter = chat_usage(usages);
-        assert_eq!((numbers(meter.usage()), meter.anomalies()), (*expected, *anomalies), "{row}");
-    }
-    assert_eq!(chat_usage(rows[5].1).source(), Source::Partial, "B176");
-    assert_eq!(chat_usage(rows[17].1).usage().reasoning, Some(4));
-    assert_eq!(chat_usage(&[]).source(), Source::None);
+    ]);
+    let flat = chat_usage(&[r#"{"prompt_tokens":12,"completion_tokens":5,"reasoning_tokens":4}"#]);
+    assert_eq!(flat.usage().reasoning, Some(4));
 }
 
 #[test]
