@@ -9,20 +9,42 @@
 //! [`price`] and [`money`] (integers only), [`billing`] (what is charged and why), [`estimate`]
 //! (tokens nobody reported), [`sink`] (PostgreSQL), [`report`], [`verify`] and [`cli`] (reading).
 
+mod apply;
 pub mod billing;
 pub mod cli;
 pub mod config;
 pub mod estimate;
+mod mailbox;
 pub mod money;
+mod owner;
 pub mod price;
+mod recovery;
+mod retention;
+mod row;
+mod schema;
 pub mod ticket;
+mod writer;
 
 pub use config::{Durability, LedgerConfig, OnFailure};
 pub use ticket::{Checkpoint, Durable, NotDurable, OpenRow, Settled, Settlement, Ticket};
 
 use arc_swap::ArcSwap;
-use std::sync::Arc;
+use mailbox::{Mailbox, Message};
+use owner::Owner;
+use retention::Retention;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
+use tokio::sync::oneshot;
+use uuid::Uuid;
+use writer::Writer;
+
+/// Messages on their way to the disk before new requests wait: some seconds of a busy gateway.
+const MAX_PENDING: u64 = 20_000;
+/// How long a new request waits for the writer to catch up.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What money is computed from; swapped whole at reload.
 #[derive(Clone, Debug, Default)]
@@ -98,42 +120,164 @@ pub enum Refused {
     Closed,
 }
 
-/// A handle to the open ledger; cheap to clone.
+/// A late change to a settled request: a row of its own, added to what the record shows (L4).
 #[derive(Clone, Debug)]
-pub struct Ledger {}
+pub struct Correction {
+    /// Its own id; the same one counts once.
+    pub id: Uuid,
+    /// The request.
+    pub request_id: Uuid,
+    /// Added to the charge; may be negative.
+    pub charge: money::Nano,
+    /// Added to the cost; may be negative.
+    pub cost: money::Nano,
+    /// Added to the input tokens.
+    pub input: i64,
+    /// Added to the output tokens.
+    pub output: i64,
+    /// For whoever reads the bill.
+    pub why: String,
+}
+
+/// A handle to the open ledger; cheap to clone. When the last handle goes, everything that waits is written.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    mailbox: Arc<Mailbox>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
 
 impl Ledger {
     /// Opens or creates the file, settles what dead owners left (L2), starts the writer.
-    /// `terms` may be swapped at any time; rows are priced by what it holds when they settle.
+    /// `terms` may be swapped at any time; rows that nobody settles are priced by what it holds then.
     pub fn open(
-        config: LedgerConfig,
+        config: &LedgerConfig,
         terms: Arc<ArcSwap<Terms>>,
         on_commit: Option<OnCommit>,
     ) -> Result<Self, OpenError> {
-        let _ = (config, terms, on_commit);
-        Ok(Self {})
+        let connection = schema::open_writer(&config.path)?;
+        let unusable = |cause: String| OpenError::Unusable {
+            path: config.path.display().to_string(),
+            cause,
+            remedy: "let this user write the file and its folder, and see that there is space",
+        };
+        let owner = Owner::register(&connection, &config.path, row::now()).map_err(unusable)?;
+        let (sender, inbox) = std::sync::mpsc::channel();
+        let mailbox = Arc::new(Mailbox::new(sender, config));
+        let mut writer = Writer {
+            connection,
+            database: config.path.clone(),
+            owner,
+            inbox,
+            mailbox: Arc::clone(&mailbox),
+            terms,
+            timezone: config.timezone.clone(),
+            retention: Retention { keep: config.retention, shipped_only: config.postgres.is_some() },
+            on_commit,
+            insert: row::insert(),
+        };
+        while writer.recover().map_err(|error| unusable(error.to_string()))? {}
+        let thread = std::thread::Builder::new()
+            .name("ledger".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| unusable(error.to_string()))?;
+        let inner = Inner { path: config.path.clone(), mailbox, thread: Mutex::new(Some(thread)) };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Opens a row. No content may go to the client before `Durable::wait` says yes. Waits only
+    /// Opens a row. No content may go to the client before [`Durable::wait`] says yes. Waits only
     /// while the writer is behind by its whole queue.
     pub async fn begin(&self, row: OpenRow) -> Result<(Ticket, Durable), Refused> {
-        let _ = (self, row);
-        std::future::ready(Err(Refused::Closed)).await
+        let mailbox = &self.inner.mailbox;
+        self.room().await?;
+        let broken = mailbox.is_broken();
+        if broken && mailbox.on_failure == OnFailure::Reject {
+            return Err(Refused::Broken);
+        }
+        let (committed, wait) = if broken {
+            (None, None)
+        } else {
+            let (committed, wait) = oneshot::channel();
+            (Some(committed), Some(wait))
+        };
+        let id = row.id;
+        if !mailbox.send(Message::Open { row: Box::new(row), committed }) {
+            return Err(Refused::Closed);
+        }
+        Ok((Ticket::new(id, Arc::clone(mailbox)), Durable { committed: wait, on_failure: mailbox.on_failure }))
+    }
+
+    /// Back-pressure: waits while too much is on its way to the disk.
+    async fn room(&self) -> Result<(), Refused> {
+        let mailbox = &self.inner.mailbox;
+        let waits = async {
+            loop {
+                let told = mailbox.room.notified();
+                if mailbox.is_broken() || mailbox.pending.load(Ordering::Acquire) < MAX_PENDING {
+                    return;
+                }
+                told.await;
+            }
+        };
+        if mailbox.is_broken() || mailbox.pending.load(Ordering::Acquire) < MAX_PENDING {
+            return Ok(());
+        }
+        tokio::time::timeout(PATIENCE, waits).await.map_err(|_| Refused::Overloaded)
+    }
+
+    /// Adds a correction; resolves when it is on disk. An unknown request is an error.
+    pub async fn correct(&self, correction: Correction) -> Result<(), String> {
+        let (committed, wait) = oneshot::channel();
+        self.inner.mailbox.send(Message::Correct { correction: Box::new(correction), committed });
+        wait.await.unwrap_or_else(|_| Err("the ledger is closed".to_owned()))
     }
 
     /// Whether rows can be written.
     #[must_use]
     pub fn health(&self) -> Health {
-        Health::Ok
+        self.inner.mailbox.health()
     }
 
     /// Numbers for the metrics.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.inner.mailbox.stats()
+    }
+
+    /// The database file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
     }
 
     /// Writes everything that waits, stops the writer and frees the owner's lock. Blocks: call it
     /// at the very end, off the runtime's workers.
-    pub fn close(&self) {}
+    pub fn close(&self) {
+        self.inner.close();
+    }
 }
+
+impl Inner {
+    fn close(&self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = thread else { return };
+        self.mailbox.send(Message::Close);
+        if thread.join().is_err() {
+            log::error!("the ledger's writer had panicked; the next start recovers its rows");
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,16 @@
 //! Held by the gateway. Sends messages to the writer and touches nothing else.
 
 use super::billing::Bill;
+use super::config::{Durability, OnFailure};
+use super::mailbox::{Mailbox, Message};
 use super::price::Money;
 use crate::meter::usage::{Source, Usage};
 use crate::protocol::Endpoint;
 use crate::record::Record;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 /// What is known before the attempt; enough to settle the row if everything else is lost.
@@ -68,7 +72,7 @@ pub struct Checkpoint {
 /// The end of a request, with its money.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// The fact sheet; its `usage` and `source` should be the bill's.
+    /// The fact sheet. Usage and source are written from the bill.
     pub record: Arc<Record>,
     /// What is charged and why.
     pub bill: Bill,
@@ -87,45 +91,101 @@ pub struct NotDurable(pub String);
 
 /// Resolves when the open row is on disk.
 #[derive(Debug)]
-pub struct Durable {}
+pub struct Durable {
+    /// `None`: nothing to wait for (`on_failure: serve` while the ledger is broken).
+    pub(super) committed: Option<oneshot::Receiver<Result<(), String>>>,
+    pub(super) on_failure: OnFailure,
+}
 
 impl Durable {
     /// Waits. An error means: refuse with 503 and [`Ticket::cancel`], unless content is out already.
     pub async fn wait(self) -> Result<(), NotDurable> {
-        let _ = self;
-        std::future::ready(Ok(())).await
+        let Some(committed) = self.committed else { return Ok(()) };
+        match committed.await {
+            Ok(Ok(())) => Ok(()),
+            // Its row waits in memory.
+            Ok(Err(_)) if self.on_failure == OnFailure::Serve => Ok(()),
+            Ok(Err(cause)) => Err(NotDurable(cause)),
+            Err(_) => Err(NotDurable("the writer has stopped".to_owned())),
+        }
     }
 }
 
 /// Resolves when the settled row is on disk (`durability: strict`).
 #[derive(Debug)]
-pub struct Settled {}
+pub struct Settled {
+    /// `None`: nobody waits (`durability: group`).
+    committed: Option<oneshot::Receiver<bool>>,
+}
 
 impl Settled {
-    /// Waits; false if it could not be written yet (it is kept and tried again).
+    /// Waits; false if it could not be written yet (it is kept and tried again). With
+    /// `durability: group` there is nothing to wait for.
     pub async fn wait(self) -> bool {
-        let _ = self;
-        std::future::ready(true).await
+        match self.committed {
+            Some(committed) => committed.await.unwrap_or(false),
+            None => true,
+        }
     }
 }
 
 /// The right to settle one request, once. Dropped unsettled, the row is settled as `internal` from
 /// its last checkpoint.
 #[derive(Debug)]
-pub struct Ticket {}
+pub struct Ticket {
+    id: Uuid,
+    mailbox: Arc<Mailbox>,
+    /// A checkpoint is on its way to the writer.
+    under_way: Arc<AtomicBool>,
+    done: bool,
+}
 
 impl Ticket {
-    /// Notes how far the request is. Cheap; skipped while the one before is still on its way.
-    pub fn checkpoint(&self, checkpoint: Checkpoint) {
-        let _ = (self, checkpoint);
+    pub(super) fn new(id: Uuid, mailbox: Arc<Mailbox>) -> Self {
+        Self { id, mailbox, under_way: Arc::new(AtomicBool::new(false)), done: false }
     }
 
-    /// Settles. Waiting for the answer is only for `durability: strict`.
-    pub fn settle(self, settlement: Settlement) -> Settled {
-        let _ = (self, settlement);
-        Settled {}
+    /// The request's id.
+    #[must_use]
+    pub const fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// Notes how far the request is. Cheap; skipped while the one before is still on its way.
+    pub fn checkpoint(&self, checkpoint: Checkpoint) {
+        if self.under_way.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let arrived = Arc::clone(&self.under_way);
+        self.mailbox.send(Message::Checkpoint { id: self.id, checkpoint: Box::new(checkpoint), arrived });
+    }
+
+    /// Settles. Never blocks; waiting for the answer is only for `durability: strict`.
+    pub fn settle(mut self, settlement: Settlement) -> Settled {
+        debug_assert_eq!(self.id, settlement.record.id, "a ticket settles its own request");
+        self.done = true;
+        let (committed, wait) = match self.mailbox.durability {
+            Durability::Group => (None, None),
+            Durability::Strict => {
+                let (committed, wait) = oneshot::channel();
+                (Some(committed), Some(wait))
+            }
+        };
+        self.mailbox.send(Message::Settle { settlement: Box::new(settlement), committed });
+        Settled { committed: wait }
     }
 
     /// The request was refused before any dispatch: no row stays.
-    pub fn cancel(self) {}
+    pub fn cancel(mut self) {
+        self.done = true;
+        self.mailbox.send(Message::Cancel(self.id));
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.done {
+            self.mailbox.send(Message::Abandon(self.id));
+        }
+    }
 }

@@ -1,0 +1,203 @@
+//! Applies messages to the file inside one transaction.
+//!
+//! Called by the writer for each batch, and by recovery. Touches the transaction it is given; what
+//! it counts is kept aside, so that a transaction that is rolled back has changed nothing.
+
+use super::mailbox::Message;
+use super::recovery;
+use super::row::{self, Gathered, Row, SUMS, number, text};
+use super::ticket::{Checkpoint, OpenRow};
+use super::{Correction, Settlement, Terms};
+use crate::outcome::Outcome;
+use rusqlite::types::Value;
+use rusqlite::{OptionalExtension, Transaction, params, params_from_iter};
+use std::time::SystemTime;
+use uuid::Uuid;
+
+const OPEN: &str = "INSERT INTO open (request_id, owner, received, client_request_id, key, tag, client, endpoint, \
+    model, target, stream, tier_requested, input_estimate) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (request_id) DO NOTHING";
+const CHECKPOINT: &str = "UPDATE open SET target = coalesce(?2, target), checkpoint = ?3, status = ?4, source = ?5, \
+    input = ?6, cache_read = ?7, cache_write_5m = ?8, cache_write_1h = ?9, output = ?10, reasoning = ?11, \
+    audio_input = ?12, audio_output = ?13, web_search = ?14, output_estimate = ?15, bytes = ?16, \
+    output_events = ?17, first_output = ?18, tier_served = ?19 WHERE request_id = ?1";
+const CLOSE: &str = "DELETE FROM open WHERE request_id = ?1";
+const COUNT: &str = "UPDATE counters SET opened = opened + ?1, cancelled = cancelled + ?2 WHERE id = 0";
+const CORRECT: &str = "INSERT INTO corrections (id, request_id, made, day, charge, cost, input, output, why) \
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO NOTHING";
+const CORRECTED: &str = "SELECT day, coalesce(key, ''), coalesce(tag, ''), coalesce(model, ''), \
+    coalesce(target, ''), outcome FROM settled WHERE request_id = ?1";
+
+/// What a transaction did, to be counted once it is committed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Done {
+    pub(super) opened: i64,
+    pub(super) cancelled: i64,
+    pub(super) settled: u64,
+    pub(super) recovered: u64,
+    pub(super) unpriced: u64,
+    pub(super) conflicts: u64,
+}
+
+/// One transaction in the making.
+pub(super) struct Apply<'t> {
+    pub(super) transaction: &'t Transaction<'t>,
+    pub(super) terms: &'t Terms,
+    pub(super) timezone: &'t jiff::tz::TimeZone,
+    pub(super) owner: i64,
+    pub(super) now: i64,
+    insert: &'t str,
+    gathered: Gathered,
+    pub(super) done: Done,
+}
+
+impl<'t> Apply<'t> {
+    /// `insert` is [`row::insert`], made once.
+    pub(super) fn new(
+        transaction: &'t Transaction<'t>,
+        terms: &'t Terms,
+        timezone: &'t jiff::tz::TimeZone,
+        owner: i64,
+        insert: &'t str,
+    ) -> Self {
+        let now = row::now();
+        Self { transaction, terms, timezone, owner, now, insert, gathered: Gathered::new(), done: Done::default() }
+    }
+
+    /// Applies one message. The answer is for [`Message::Correct`]: whether there was such a record.
+    pub(super) fn message(&mut self, message: &Message) -> rusqlite::Result<bool> {
+        match message {
+            Message::Open { row, .. } => self.open(row)?,
+            Message::Checkpoint { id, checkpoint, .. } => self.checkpoint(*id, checkpoint)?,
+            Message::Settle { settlement, .. } => self.settle(settlement)?,
+            Message::Abandon(id) => recovery::settle_open(self, &id.to_string(), Outcome::Internal, "dropped")?,
+            Message::Cancel(id) => self.cancel(*id)?,
+            Message::Correct { correction, .. } => return self.correct(correction),
+            Message::Close => {}
+        }
+        Ok(true)
+    }
+
+    /// Writes what was gathered; the transaction may be committed then.
+    pub(super) fn finish(self) -> rusqlite::Result<Done> {
+        if !self.gathered.is_empty() {
+            let mut add = self.transaction.prepare_cached(&row::add_to_daily())?;
+            for (place, sums) in &self.gathered {
+                let values = place.iter().cloned().map(Value::Text).chain(sums.iter().copied().map(Value::Integer));
+                add.execute(params_from_iter(values))?;
+            }
+        }
+        if self.done.opened != 0 || self.done.cancelled != 0 {
+            self.transaction.prepare_cached(COUNT)?.execute([self.done.opened, self.done.cancelled])?;
+        }
+        Ok(self.done)
+    }
+
+    fn open(&mut self, row: &OpenRow) -> rusqlite::Result<()> {
+        let opened = self.transaction.prepare_cached(OPEN)?.execute(params![
+            row.id.to_string(),
+            self.owner,
+            row::micros_since_1970(row.received),
+            text(row.client_request_id.as_deref()),
+            row.key.as_deref(),
+            row.tag.as_deref(),
+            row.client.map(|address| address.to_string()),
+            row.endpoint.map(crate::protocol::Endpoint::word),
+            row.model.as_deref(),
+            row.target.as_deref(),
+            row.stream,
+            text(row.tier_requested.as_deref()),
+            row.input_estimate.map(row::integer),
+        ])?;
+        self.done.opened += i64::from(opened > 0);
+        Ok(())
+    }
+
+    fn checkpoint(&self, id: Uuid, checkpoint: &Checkpoint) -> rusqlite::Result<()> {
+        let mut values = vec![
+            Value::Text(id.to_string()),
+            text(checkpoint.target.as_deref()),
+            Value::Integer(row::micros(checkpoint.elapsed)),
+            Value::Integer(i64::from(checkpoint.status)),
+            text(Some(checkpoint.source.word())),
+        ];
+        values.extend(row::members(&checkpoint.usage).map(number));
+        values.extend([
+            number(checkpoint.output_estimate),
+            number(Some(checkpoint.bytes)),
+            number(Some(checkpoint.output_events)),
+            checkpoint.first_output.map_or(Value::Null, |time| Value::Integer(row::micros(time))),
+            text(checkpoint.tier_served.as_deref()),
+        ]);
+        self.transaction.prepare_cached(CHECKPOINT)?.execute(params_from_iter(values)).map(drop)
+    }
+
+    /// Exactly once: a second settle of the same request changes nothing and is counted as a conflict.
+    pub(super) fn settle(&mut self, settlement: &Settlement) -> rusqlite::Result<()> {
+        let day = day(settlement.record.received, self.timezone);
+        let row = Row::new(settlement, day, self.owner, self.now);
+        let was_open = self.transaction.prepare_cached(CLOSE)?.execute([settlement.record.id.to_string()])? > 0;
+        let inserted = self.transaction.prepare_cached(self.insert)?.execute(params_from_iter(&row.values))? > 0;
+        if !inserted {
+            self.done.conflicts += 1;
+            // The open row that is gone now had been counted.
+            self.done.opened -= i64::from(was_open);
+            log::error!(request_id:% = settlement.record.id; "a request was settled twice; the first one stands");
+            return Ok(());
+        }
+        // Served while the ledger was broken, or its opening failed: it is opened and settled at once.
+        self.done.opened += i64::from(!was_open);
+        self.done.settled += 1;
+        self.done.unpriced += u64::from(!settlement.money.unpriced.is_empty());
+        row::gather(&mut self.gathered, &row);
+        Ok(())
+    }
+
+    fn cancel(&mut self, id: Uuid) -> rusqlite::Result<()> {
+        let removed = self.transaction.prepare_cached(CLOSE)?.execute([id.to_string()])?;
+        self.done.cancelled += i64::from(removed > 0);
+        Ok(())
+    }
+
+    /// A row of its own, added to the day of the record that it corrects.
+    fn correct(&mut self, correction: &Correction) -> rusqlite::Result<bool> {
+        let request_id = correction.request_id.to_string();
+        let place = self
+            .transaction
+            .query_row(CORRECTED, [&request_id], |row| {
+                Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?])
+            })
+            .optional()?;
+        let Some(place): Option<row::Place> = place else { return Ok(false) };
+        let inserted = self.transaction.prepare_cached(CORRECT)?.execute(params![
+            correction.id.to_string(),
+            request_id,
+            self.now,
+            place.first(),
+            correction.charge.0,
+            correction.cost.0,
+            correction.input,
+            correction.output,
+            text(Some(&correction.why)),
+        ])?;
+        if inserted > 0 {
+            let entry = self.gathered.entry(place).or_default();
+            for (name, sum) in SUMS.iter().zip(entry) {
+                *sum += match *name {
+                    "charge" => correction.charge.0,
+                    "cost" => correction.cost.0,
+                    "input" => correction.input,
+                    "output" => correction.output,
+                    _ => 0,
+                };
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The day of a moment where the ledger's days begin, `2026-11-30`.
+pub(super) fn day(time: SystemTime, timezone: &jiff::tz::TimeZone) -> String {
+    let stamp = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
+    timezone.to_datetime(stamp).date().to_string()
+}

@@ -1,0 +1,283 @@
+//! The one thread that writes: gathers messages into transactions and commits them (L1, L5).
+//!
+//! Started by `Ledger::open`, ended by `Ledger::close`. Touches the database; wakes whoever waits.
+//!
+//! A commit costs a disk flush, so it takes all that lies in the queue. What nobody waits for may
+//! lie there for [`GATHER`]; an opening is written at once, but never sooner than [`PACE`] after the
+//! commit before, so that a busy gateway shares its flushes and an idle one answers immediately.
+
+use super::apply::{Apply, Done};
+use super::mailbox::{Mailbox, Message};
+use super::owner::Owner;
+use super::{OnCommit, Terms, recovery, retention, row};
+use arc_swap::ArcSwap;
+use rusqlite::{Connection, TransactionBehavior};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+/// L1's bound on how long a settled row may wait for its commit to begin.
+const GATHER: Duration = Duration::from_millis(20);
+/// Far below any model's time to its first token, and at most 333 flushes a second.
+const PACE: Duration = Duration::from_millis(3);
+/// Messages in one transaction; more would keep its openings waiting.
+const MAX_BATCH: usize = 2_000;
+/// How often a broken ledger is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// Messages kept while it is broken, about 1 KiB each; ends beyond are logged whole and lost.
+const MAX_KEPT: usize = 200_000;
+/// Bytes that must fit before a full disk counts as free again.
+const PROBE: i64 = 64 * 1024;
+/// How often dead owners are looked for, and old rows removed.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+/// At close, how long a broken ledger is tried again.
+const LAST_TRIES: u32 = 3;
+
+/// The thread's own.
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) database: PathBuf,
+    pub(super) owner: Owner,
+    pub(super) inbox: Receiver<Message>,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) terms: Arc<ArcSwap<Terms>>,
+    pub(super) timezone: jiff::tz::TimeZone,
+    pub(super) retention: retention::Retention,
+    pub(super) on_commit: Option<OnCommit>,
+    /// [`row::insert`], made once.
+    pub(super) insert: String,
+}
+
+/// Why gathering stopped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Commit,
+    Idle,
+    Close,
+}
+
+impl Writer {
+    /// Runs until [`Message::Close`] or until nobody can send any more.
+    pub(super) fn run(mut self) {
+        let mut batch = Vec::new();
+        let mut last_commit = Instant::now();
+        let mut chores_at = Instant::now();
+        loop {
+            let next = self.gather(&mut batch, last_commit, chores_at);
+            if next != Next::Idle || self.mailbox.is_broken() {
+                last_commit = Instant::now();
+                self.commit(&mut batch);
+            }
+            if next == Next::Close {
+                break;
+            }
+            if Instant::now() >= chores_at && !self.mailbox.is_broken() {
+                let more = self.chores();
+                chores_at = Instant::now() + if more { GATHER } else { HOUSEKEEPING };
+            }
+        }
+        self.end(batch);
+    }
+
+    /// Fills the batch until it is due.
+    fn gather(&self, batch: &mut Vec<Message>, last_commit: Instant, chores_at: Instant) -> Next {
+        let broken = self.mailbox.is_broken();
+        let mut until = if broken { Instant::now() + RETRY } else { chores_at };
+        let mut first = true;
+        loop {
+            let message = match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Message::Close) => {
+                    self.drain(batch);
+                    return Next::Close;
+                }
+                Ok(message) => message,
+                Err(RecvTimeoutError::Disconnected) => return Next::Close,
+                Err(RecvTimeoutError::Timeout) => return if batch.is_empty() { Next::Idle } else { Next::Commit },
+            };
+            if !broken {
+                if first {
+                    until = Instant::now() + GATHER;
+                    first = false;
+                }
+                if message.is_urgent() {
+                    until = until.min(last_commit + PACE);
+                }
+            }
+            self.keep(batch, message);
+            if !broken && batch.len() >= MAX_BATCH {
+                return Next::Commit;
+            }
+        }
+    }
+
+    /// What still lies in the queue when the ledger is closed.
+    fn drain(&self, batch: &mut Vec<Message>) {
+        while let Ok(message) = self.inbox.try_recv() {
+            self.keep(batch, message);
+        }
+    }
+
+    /// Bounds what a broken ledger keeps.
+    fn keep(&self, batch: &mut Vec<Message>, message: Message) {
+        if batch.len() < MAX_KEPT {
+            batch.push(message);
+            return;
+        }
+        self.mailbox.pending.fetch_sub(1, Ordering::AcqRel);
+        match message {
+            Message::Settle { settlement, .. } => self.mailbox.lose(&settlement),
+            Message::Checkpoint { arrived, .. } => arrived.store(false, Ordering::Release),
+            Message::Open { .. }
+            | Message::Abandon(_)
+            | Message::Cancel(_)
+            | Message::Correct { .. }
+            | Message::Close => {}
+        }
+    }
+
+    /// Writes the batch and tells everybody; on failure the batch stays, for the next try.
+    fn commit(&mut self, batch: &mut Vec<Message>) {
+        let began = Instant::now();
+        match self.write(batch) {
+            Ok((done, known)) => {
+                self.mailbox.works();
+                let count = batch.len();
+                self.count(done, count);
+                for (message, known) in batch.drain(..).zip(known) {
+                    answer(message, known);
+                }
+                self.mailbox.room.notify_waiters();
+                if let Some(on_commit) = &self.on_commit {
+                    on_commit(began.elapsed(), count);
+                }
+            }
+            Err(error) => {
+                self.mailbox.broke(&error.to_string());
+                for message in batch.iter_mut() {
+                    refuse(message, &error.to_string());
+                }
+                self.mailbox.room.notify_waiters();
+            }
+        }
+    }
+
+    /// One transaction; for each message whether what it speaks of is known.
+    fn write(&mut self, batch: &[Message]) -> rusqlite::Result<(Done, Vec<bool>)> {
+        let terms = self.terms.load_full();
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let mut apply = Apply::new(&transaction, &terms, &self.timezone, self.owner.id, &self.insert);
+        let known = batch.iter().map(|message| apply.message(message)).collect::<rusqlite::Result<Vec<_>>>()?;
+        let done = apply.finish()?;
+        if batch.is_empty() {
+            // A broken ledger is asked whether there is room again; an empty transaction would not tell.
+            transaction.execute("INSERT INTO probe (filler) VALUES (zeroblob(?1))", [PROBE])?;
+        }
+        transaction.commit()?;
+        if batch.is_empty() {
+            self.connection.execute("DELETE FROM probe", [])?;
+        }
+        Ok((done, known))
+    }
+
+    fn count(&self, done: Done, messages: usize) {
+        let counters = &self.mailbox.counters;
+        counters.commits.fetch_add(1, Ordering::Relaxed);
+        counters.settled.fetch_add(done.settled, Ordering::Relaxed);
+        counters.recovered.fetch_add(done.recovered, Ordering::Relaxed);
+        counters.unpriced.fetch_add(done.unpriced, Ordering::Relaxed);
+        counters.conflicts.fetch_add(done.conflicts, Ordering::Relaxed);
+        self.mailbox.pending.fetch_sub(u64::try_from(messages).unwrap_or(0), Ordering::AcqRel);
+    }
+
+    /// Dead owners and old rows, one step at a time; true when more is to be done soon.
+    fn chores(&mut self) -> bool {
+        let more = self.recover().and_then(|more| Ok(self.retention.step(&mut self.connection)? || more));
+        more.unwrap_or_else(|error| {
+            log::warn!(error:% = error; "the ledger's housekeeping failed and is tried again later");
+            false
+        })
+    }
+
+    /// Settles rows of owners that are gone; true when some are left.
+    pub(super) fn recover(&mut self) -> rusqlite::Result<bool> {
+        for (owner, gone) in recovery::gone(&self.connection, &self.database, self.owner.id)? {
+            let terms = self.terms.load_full();
+            let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let mut apply = Apply::new(&transaction, &terms, &self.timezone, self.owner.id, &self.insert);
+            let finished = recovery::step(&mut apply, owner)?;
+            let done = apply.finish()?;
+            transaction.commit()?;
+            self.count(done, 0);
+            if !finished {
+                return Ok(true);
+            }
+            gone.bury();
+            if done.recovered > 0 {
+                log::warn!(rows = done.recovered; "requests of a process that died were settled as crashed");
+            }
+        }
+        Ok(false)
+    }
+
+    /// The last commit; what cannot be written is told to the log.
+    fn end(mut self, mut batch: Vec<Message>) {
+        for _ in 0..LAST_TRIES {
+            if batch.is_empty() {
+                break;
+            }
+            // Waits without sleeping: nobody sends any more, or it belongs to this commit too.
+            if let Ok(message) = self.inbox.recv_timeout(RETRY) {
+                self.keep(&mut batch, message);
+            }
+            self.drain(&mut batch);
+            self.commit(&mut batch);
+        }
+        for message in batch {
+            if let Message::Settle { settlement, .. } = message {
+                self.mailbox.lose(&settlement);
+            }
+        }
+        if let Err(error) = self.owner.retire(&self.connection, row::now()) {
+            log::warn!(error:% = error; "the ledger was closed without a goodbye; the next start recovers");
+        }
+    }
+}
+
+/// Tells whoever waits that it is on disk.
+fn answer(message: Message, known: bool) {
+    match message {
+        Message::Open { committed: Some(committed), .. } => drop(committed.send(Ok(()))),
+        Message::Settle { committed: Some(committed), .. } => {
+            let _ = committed.send(true);
+        }
+        Message::Checkpoint { arrived, .. } => arrived.store(false, Ordering::Release),
+        Message::Correct { correction, committed } => {
+            let unknown = || format!("no settled request {}", correction.request_id);
+            drop(committed.send(if known { Ok(()) } else { Err(unknown()) }));
+        }
+        Message::Open { .. } | Message::Settle { .. } | Message::Abandon(_) | Message::Cancel(_) | Message::Close => {}
+    }
+}
+
+/// Tells whoever waits for an opening or a settle that it is not on disk yet.
+fn refuse(message: &mut Message, cause: &str) {
+    match message {
+        Message::Open { committed, .. } => {
+            if let Some(committed) = committed.take() {
+                drop(committed.send(Err(cause.to_owned())));
+            }
+        }
+        Message::Settle { committed, .. } => {
+            if let Some(committed) = committed.take() {
+                let _ = committed.send(false);
+            }
+        }
+        Message::Checkpoint { .. }
+        | Message::Abandon(_)
+        | Message::Cancel(_)
+        | Message::Correct { .. }
+        | Message::Close => {}
+    }
+}
