@@ -37,11 +37,14 @@ use keypath::KeyPath;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
 /// Thousands of models and keys fit; beyond is the wrong file.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// The same for every load.
+static SCHEMA: LazyLock<serde_json::Value> = LazyLock::new(schema);
 
 /// The whole file, checked.
 #[derive(Clone, Debug)]
@@ -123,7 +126,7 @@ pub fn parse(
     let Some(root) = tree::read(text, &mut findings) else {
         return Err(Report { findings: findings.sorted() });
     };
-    let json = shape::read(&root, &schema(), &outside, &mut findings);
+    let json = shape::read(&root, &SCHEMA, &outside, &mut findings);
     let config = match serde_json::from_value::<raw::File>(json) {
         Ok(file) => Some(check::check(file, &root, base_dir, &mut findings)),
         Err(error) => {

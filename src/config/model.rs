@@ -180,7 +180,7 @@ impl Default for Retry {
         Self {
             attempts: 3,
             on: vec![status(408, 408), status(429, 429), status(500, 599)],
-            deadline: Duration::from_secs(5 * 60),
+            deadline: Duration::from_mins(5),
             failover_on_empty: false,
         }
     }

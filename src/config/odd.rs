@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// Balancers and proxies on the way commonly cut a connection that is silent for this long (B74).
-const SILENCE_LIMIT: Duration = Duration::from_secs(60);
+const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 /// No provider is silent for longer and alive.
-const LONG_IDLE: Duration = Duration::from_secs(10 * 60);
+const LONG_IDLE: Duration = Duration::from_mins(10);
 
 /// Adds a finding for each odd value.
 pub(super) fn look(config: &Config, root: &Node, now: SystemTime, findings: &mut Findings) {

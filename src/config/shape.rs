@@ -74,7 +74,11 @@ impl<'a> Shape<'a> {
         }
         match &node.kind {
             Kind::Map(entries) => match self.branch(schema, "object") {
-                Some(schema) => Some(self.map(node, entries, schema, path)),
+                Some(branch) => {
+                    let out = self.map(node, entries, branch, path);
+                    // One form of several is only itself when it is whole.
+                    (std::ptr::eq(branch, schema) || !self.findings.touch(path)).then_some(out)
+                }
                 None => self.wrong_kind(node, schema, path),
             },
             Kind::List(items) => match self.branch(schema, "array") {

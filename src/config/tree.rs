@@ -4,7 +4,7 @@
 //! Touches nothing else: what the values mean is for `shape` to say.
 
 use super::finding::{Findings, Place};
-use super::keypath::KeyPath;
+use super::keypath::{KeyPath, Step};
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, options};
 use std::collections::HashMap;
 
@@ -52,6 +52,42 @@ impl Node {
             Kind::Scalar { .. } => "a single value",
             Kind::List(_) => "a list",
             Kind::Map(_) => "a section of keys",
+        }
+    }
+
+    /// The value at a path, or the last one on the way to it.
+    pub(super) fn nearest(&self, path: &KeyPath) -> &Self {
+        let mut node = self;
+        for next in path.steps() {
+            match node.step(next) {
+                Some(next) => node = next,
+                None => break,
+            }
+        }
+        node
+    }
+
+    /// Whether the file has a value at a path.
+    pub(super) fn has(&self, path: &KeyPath) -> bool {
+        path.steps().iter().try_fold(self, |node, next| node.step(next)).is_some()
+    }
+
+    /// The keys of a section.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        let entries: &[Entry] = match &self.kind {
+            Kind::Map(entries) => entries,
+            Kind::Scalar { .. } | Kind::List(_) => &[],
+        };
+        entries.iter().map(|entry| entry.key.as_str())
+    }
+
+    fn step(&self, step: &Step) -> Option<&Self> {
+        match (step, &self.kind) {
+            (Step::Key(key), Kind::Map(entries)) => {
+                entries.iter().find(|entry| entry.key == *key).map(|entry| &entry.value)
+            }
+            (Step::Item(at), Kind::List(items)) => items.get(*at),
+            (Step::Key(_) | Step::Item(_), _) => None,
         }
     }
 

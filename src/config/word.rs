@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 /// Keeps every sum with a clock in range.
-const MAX_DURATION: Duration = Duration::from_secs(3660 * 24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_hours(3660 * 24);
 /// Labels and log fields carry names.
 const MAX_NAME_CHARS: usize = 200;
 /// The member of a schema that names the word.
@@ -200,9 +200,10 @@ impl Word for Until {
         "write a day such as 2027-12-31 (its end, UTC) or a moment such as 2027-12-31T18:00:00Z";
 
     fn read(text: &str) -> Option<Self> {
-        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        /// The last moment of a day, from its first.
+        const DAY: Duration = Duration::from_nanos(24 * 60 * 60 * 1_000_000_000 - 1);
         let moment = if text.len() == 10 {
-            humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).ok()?.checked_add(DAY - Duration::from_nanos(1))?
+            humantime::parse_rfc3339(&format!("{text}T00:00:00Z")).ok()?.checked_add(DAY)?
         } else {
             humantime::parse_rfc3339(text).ok()?
         };

@@ -13,6 +13,18 @@ import jsonschema
 import yaml
 
 
+class Yaml12(yaml.SafeLoader):
+    """YAML 1.2, which Weir reads: only true and false are booleans, `on` and `off` are words."""
+
+
+BOOLEAN = "tag:yaml.org,2002:bool"
+Yaml12.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Yaml12.add_implicit_resolver(BOOLEAN, re.compile("^(true|false)$"), list("tf"))
+
+
 def environment_for(text):
     """The environment with a placeholder for each `${NAME}` that the file asks for and nobody set."""
     env = dict(os.environ)
@@ -36,7 +48,7 @@ def main():
         checked = subprocess.run([weir, "check", path], env=environment_for(text), capture_output=True, text=True)
         errors = [checked.stdout + checked.stderr] if checked.returncode else []
         # Dates become text again: YAML knows them, JSON doesn't.
-        data = json.loads(json.dumps(yaml.safe_load(text), default=str))
+        data = json.loads(json.dumps(yaml.load(text, Loader=Yaml12), default=str))
         errors += [
             "schema: {}: {}".format("/".join(map(str, error.absolute_path)), error.message)
             for error in validator.iter_errors(data)

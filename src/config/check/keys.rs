@@ -1,6 +1,6 @@
 //! The checks of `keys:` and `passthrough:`.
 
-use super::{Check, list, suggestion};
+use super::{Check, choice};
 use crate::config::keypath::KeyPath;
 use crate::config::word::{Method, Name};
 use crate::config::{AllowedModels, Key, Model, Passthrough, Provider, raw};
@@ -86,9 +86,8 @@ impl Check<'_> {
                 None if self.findings.touch(&KeyPath::root().key("models")) && models.is_empty() => {}
                 None => {
                     let name = self.written(&path, name);
-                    let guess = suggestion(&name, names());
-                    let names = list(names());
-                    self.error(&path, format!("no model named {name:?}; use \"*\" or some of: {names}{guess}"));
+                    let names = choice(&name, names());
+                    self.error(&path, format!("no model named {name:?}; use \"*\" or some of: {names}"));
                 }
             }
         }
@@ -147,12 +146,8 @@ impl Check<'_> {
                 let path = path.item(at);
                 let name = self.written(&path, name);
                 let known = || keys.iter().map(|key| key.name.as_str());
-                let guess = suggestion(&name, known());
-                let known = list(known());
-                self.error(
-                    &path,
-                    format!("no key named {name:?}; add it under \"keys:\" or use one of: {known}{guess}"),
-                );
+                let known = choice(&name, known());
+                self.error(&path, format!("no key named {name:?}; add it under \"keys:\" or use one of: {known}"));
             }
         }
     }

@@ -9,7 +9,7 @@ mod providers;
 mod server;
 
 use super::finding::Findings;
-use super::keypath::{KeyPath, Step};
+use super::keypath::KeyPath;
 use super::raw;
 use super::shape::nearest;
 use super::tree::{Kind, Node};
@@ -70,12 +70,8 @@ impl Check<'_> {
         // With the whole section refused, nothing is known of its names.
         if found.is_none() && !self.findings.is_at(&KeyPath::root().key("providers")) {
             let name = self.written(path, name);
-            let names = list(providers.keys().map(String::as_str));
-            let guess = suggestion(&name, providers.keys().map(String::as_str));
-            self.error(
-                path,
-                format!("no provider named {name:?}; add it under \"providers:\" or use one of: {names}{guess}"),
-            );
+            let names = choice(&name, providers.keys().map(String::as_str));
+            self.error(path, format!("no provider named {name:?}; add it under \"providers:\" or use one of: {names}"));
         }
         found.cloned()
     }
@@ -89,55 +85,15 @@ impl Check<'_> {
     }
 }
 
-impl Node {
-    /// The value at a path, or the last one on the way to it.
-    pub(super) fn nearest(&self, path: &KeyPath) -> &Self {
-        let mut node = self;
-        for step in path.steps() {
-            let next = match (step, &node.kind) {
-                (Step::Key(key), Kind::Map(entries)) => {
-                    entries.iter().find(|entry| entry.key == *key).map(|entry| &entry.value)
-                }
-                (Step::Item(at), Kind::List(items)) => items.get(*at),
-                _ => None,
-            };
-            match next {
-                Some(next) => node = next,
-                None => break,
-            }
-        }
-        node
-    }
-
-    /// Whether the file has a value at a path.
-    pub(super) fn has(&self, path: &KeyPath) -> bool {
-        let mut node = self;
-        for step in path.steps() {
-            let next = match (step, &node.kind) {
-                (Step::Key(key), Kind::Map(entries)) => {
-                    entries.iter().find(|entry| entry.key == *key).map(|entry| &entry.value)
-                }
-                (Step::Item(at), Kind::List(items)) => items.get(*at),
-                _ => None,
-            };
-            let Some(next) = next else { return false };
-            node = next;
-        }
-        true
-    }
-}
-
-/// At most some names, for a message.
-fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
+/// The names that could have been meant, for a message: all of them, or the nearest of many.
+fn choice<'n>(given: &str, names: impl Iterator<Item = &'n str>) -> String {
+    /// As many as a line holds.
     const MOST: usize = 12;
-    let mut names: Vec<&str> = names.take(MOST + 1).collect();
-    if names.len() > MOST {
-        names.truncate(MOST);
-        names.push("…");
+    let names: Vec<&str> = names.collect();
+    match (names.len(), nearest(given, names.iter().copied())) {
+        (0, _) => "(there is none yet)".to_owned(),
+        (1..=MOST, _) => names.join(", "),
+        (_, Some(guess)) => format!("{guess}, …"),
+        (_, None) => format!("{}, …", names.into_iter().take(MOST).collect::<Vec<_>>().join(", ")),
     }
-    if names.is_empty() { "(there is none)".to_owned() } else { names.join(", ") }
-}
-
-fn suggestion<'n>(given: &str, names: impl Iterator<Item = &'n str>) -> String {
-    nearest(given, names).map(|guess| format!("; did you mean {guess:?}?")).unwrap_or_default()
 }

@@ -2,6 +2,7 @@
 
 use super::Check;
 use crate::config::keypath::KeyPath;
+use crate::config::shape::nearest;
 use crate::config::word::{Header, SecretText, Word as _};
 use crate::config::{Auth, Origin, Provider, Secret, raw};
 use crate::protocol::Endpoint;
@@ -93,8 +94,9 @@ impl Check<'_> {
             (Some(url), None) => Origin::Url(url.0),
             (None, Some(raw::Builtin::Demo)) => Origin::Demo,
             (None, None) => {
-                let refused = ["base_url", "builtin"].iter().any(|key| self.root.has(&path.key(key)));
-                if !refused && !self.findings.is_at(path) {
+                // A misspelt or refused one was reported already.
+                let meant = |key: &str| nearest(key, ["base_url", "builtin"].into_iter()).is_some();
+                if !self.root.nearest(path).keys().any(meant) && !self.findings.is_at(path) {
                     let message = "\"base_url\" is missing; add it, such as https://api.openai.com, or builtin: demo";
                     self.findings.add(self.root.nearest(path).at, path, message.to_owned());
                 }
@@ -116,8 +118,7 @@ impl Check<'_> {
         let mut keys: Vec<Secret> = one.map(|key| key.0).into_iter().collect();
         for (at, key) in several.into_iter().flatten().enumerate() {
             let key = match key {
-                raw::ApiKey::Plain(key) => key.0,
-                raw::ApiKey::Section(raw::ApiKeySection { key: Some(key) }) => key.0,
+                raw::ApiKey::Plain(key) | raw::ApiKey::Section(raw::ApiKeySection { key: Some(key) }) => key.0,
                 raw::ApiKey::Section(raw::ApiKeySection { key: None }) => continue,
             };
             if keys.contains(&key) {
