@@ -1,0 +1,312 @@
+//! One call to one target: connect, send, wait for the head.
+//!
+//! Called by the pump, once per attempt, inside its select. Touches the network and the pool of
+//! connections; knows nothing of the client.
+
+use super::resolve::Resolver;
+use super::site::Site;
+use crate::config::Timeouts;
+use crate::outcome::Failure;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
+use pingora_core::connectors::ConnectorOptions;
+use pingora_core::connectors::http::Connector;
+use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType};
+use pingora_http::RequestHeader;
+use std::future::Future;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// One write of the upload; each has `timeouts.send` for itself.
+const SEND_PIECE_BYTES: usize = 64 * 1024;
+/// An upstream that refuses in the middle of the upload has said why already; its head is there at once.
+const EARLY_ANSWER: Duration = Duration::from_secs(1);
+/// Idle upstream connections kept, in all.
+const POOL_SIZE: usize = 512;
+
+/// The connections to all providers; outlives reloads.
+pub struct Connections {
+    pooled: Connector,
+    /// Never gives a used HTTP/1 connection, since everything is released to `pooled` (A11).
+    fresh: Connector,
+    /// Names and their addresses.
+    pub resolver: Resolver,
+}
+
+impl std::fmt::Debug for Connections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connections").field("resolver", &self.resolver).finish_non_exhaustive()
+    }
+}
+
+/// What is sent, without its credentials: the same for every target but for model and path.
+#[derive(Debug)]
+pub struct Call {
+    /// The request's head, ready for HTTP/1.1.
+    pub head: RequestHeader,
+    /// The body, in pieces.
+    pub body: Vec<Bytes>,
+}
+
+/// The upstream's head is here.
+pub struct Answer {
+    /// Where the body comes from.
+    pub session: HttpSession,
+    /// For the way back to the pool.
+    pub peer: HttpPeer,
+    /// The last byte of the request was sent.
+    pub sent: Instant,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Answer").field("sent", &self.sent).finish_non_exhaustive()
+    }
+}
+
+/// A try on one connection came to nothing.
+struct Lost {
+    failure: Failure,
+    again: Again,
+}
+
+/// Whether another connection may be tried without a second attempt (A11, B134).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    /// The request may have been worked on.
+    No,
+    /// It ended in silence: a pooled connection was dead before the request reached it.
+    IfPooled,
+    /// The server said that it did not look at it.
+    Yes,
+}
+
+impl Connections {
+    /// An empty pool. `roots` are the system's, unless a provider has its own.
+    #[must_use]
+    pub fn new() -> Self {
+        let options = ConnectorOptions::new(POOL_SIZE);
+        Self {
+            pooled: Connector::new(Some(options.clone())),
+            fresh: Connector::new(Some(options)),
+            resolver: Resolver::default(),
+        }
+    }
+
+    /// The addresses of a site, best first.
+    ///
+    /// # Errors
+    /// [`Failure::Resolve`].
+    pub async fn peers(&self, site: &Site) -> Result<Vec<HttpPeer>, Failure> {
+        match self.resolver.addresses(&site.url.host, site.url.port).await {
+            Ok(addresses) => Ok(addresses.into_iter().map(|address| site.peer(address)).collect()),
+            Err(error) => {
+                log::warn!(provider = site.provider.name.as_str(), error:%; "provider cannot be found");
+                Err(Failure::Resolve)
+            }
+        }
+    }
+
+    /// Connects, sends and waits for the head, within the clocks of S1.
+    ///
+    /// # Errors
+    /// Why there is no head; nothing is left open then.
+    pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Answer, Failure> {
+        let (session, peer, reused) = self.connect(&self.pooled, site, timeouts).await?;
+        let lost = match exchange(session, &peer, site, call, timeouts).await {
+            Ok((session, sent)) => return Ok(Answer { session, peer, sent }),
+            Err(lost) => lost,
+        };
+        match lost.again {
+            Again::Yes => {}
+            Again::IfPooled if reused => {}
+            Again::IfPooled | Again::No => return Err(lost.failure),
+        }
+        let (session, peer, _) = self.connect(&self.fresh, site, timeouts).await?;
+        match exchange(session, &peer, site, call, timeouts).await {
+            Ok((session, sent)) => Ok(Answer { session, peer, sent }),
+            Err(lost) => Err(lost.failure),
+        }
+    }
+
+    /// Gives a connection back whose answer was read to its end.
+    pub async fn release(&self, session: HttpSession, peer: &HttpPeer) {
+        self.pooled.release_http_session(session, peer, peer.options.idle_timeout).await;
+    }
+
+    async fn connect(
+        &self,
+        connector: &Connector,
+        site: &Site,
+        timeouts: &Timeouts,
+    ) -> Result<(HttpSession, HttpPeer, bool), Failure> {
+        let connecting = async {
+            let peers = self.peers(site).await?;
+            let share = timeouts.connect / u32::try_from(peers.len().max(1)).unwrap_or(1);
+            let mut failure = Failure::Connect;
+            for peer in peers {
+                match timeout(share, connector.get_http_session(&peer)).await {
+                    Ok(Ok((session, reused))) => {
+                        if let Some(address) = peer._address.as_inet() {
+                            self.resolver.worked(&site.url.host, site.url.port, *address);
+                        }
+                        return Ok((session, peer, reused));
+                    }
+                    Ok(Err(error)) => {
+                        log::debug!(provider = site.provider.name.as_str(), error:%; "cannot connect");
+                        failure = connect_failure(&error);
+                    }
+                    Err(_) => failure = Failure::ConnectTimeout,
+                }
+            }
+            Err(failure)
+        };
+        timeout(timeouts.connect, connecting).await.unwrap_or(Err(Failure::ConnectTimeout))
+    }
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn connect_failure(error: &Error) -> Failure {
+    match error.etype() {
+        ErrorType::ConnectTimedout | ErrorType::TLSHandshakeTimedout => Failure::ConnectTimeout,
+        _ => Failure::Connect,
+    }
+}
+
+/// Sends the request and waits for the final head.
+async fn exchange(
+    mut session: HttpSession,
+    peer: &HttpPeer,
+    site: &Site,
+    call: &Call,
+    timeouts: &Timeouts,
+) -> Result<(HttpSession, Instant), Lost> {
+    let sending = send(&mut session, peer, site, call, timeouts).await;
+    let sent = Instant::now();
+    let wait = match &sending {
+        Ok(()) => timeouts.first_byte,
+        Err(Lost { failure: Failure::Send, .. }) => EARLY_ANSWER,
+        Err(_) => Duration::ZERO,
+    };
+    let head = match timeout(wait, read_head(&mut session)).await {
+        Ok(Ok(())) => return Ok((session, sent)),
+        Ok(Err(error)) => Err(lost_head(&error)),
+        Err(_) => Err(Lost { failure: Failure::FirstByte, again: Again::No }),
+    };
+    session.shutdown().await;
+    sending?;
+    head.map(|()| (session, sent))
+}
+
+async fn send(
+    session: &mut HttpSession,
+    peer: &HttpPeer,
+    site: &Site,
+    call: &Call,
+    timeouts: &Timeouts,
+) -> Result<(), Lost> {
+    let head = match session {
+        HttpSession::H1(_) | HttpSession::Custom(()) => call.head.clone(),
+        HttpSession::H2(_) => for_http2(&call.head, peer, site),
+    };
+    step(timeouts, session.write_request_header(Box::new(head))).await?;
+    for piece in &call.body {
+        let mut rest = piece.clone();
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(SEND_PIECE_BYTES));
+            step(timeouts, session.write_request_body(part, false)).await?;
+        }
+    }
+    step(timeouts, session.finish_request_body()).await
+}
+
+async fn step(timeouts: &Timeouts, work: impl Future<Output = pingora_core::Result<()>>) -> Result<(), Lost> {
+    match timeout(timeouts.send, work).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            log::debug!(error:%; "sending a request failed");
+            Err(Lost { failure: Failure::Send, again: Again::IfPooled })
+        }
+        Err(_) => Err(Lost { failure: Failure::SendTimeout, again: Again::No }),
+    }
+}
+
+/// Waits for the final head; informational ones (1xx) are passed over.
+async fn read_head(session: &mut HttpSession) -> pingora_core::Result<()> {
+    loop {
+        session.read_response_header().await?;
+        let status = session.response_header().map_or(0, |head| head.status.as_u16());
+        if !(100..200).contains(&status) {
+            break;
+        }
+    }
+    if let HttpSession::H1(session) = session {
+        session.respect_keepalive();
+    }
+    Ok(())
+}
+
+fn lost_head(error: &Error) -> Lost {
+    log::debug!(error:%; "no head from upstream");
+    let refused = error
+        .cause
+        .as_ref()
+        .and_then(|cause| cause.downcast_ref::<h2::Error>())
+        .and_then(h2::Error::reason)
+        .is_some_and(|reason| reason == h2::Reason::REFUSED_STREAM);
+    let silent_end = matches!(
+        error.etype(),
+        ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error | ErrorType::H2Downgrade
+    );
+    let again = match (refused, silent_end) {
+        (true, _) => Again::Yes,
+        (false, true) => Again::IfPooled,
+        (false, false) => Again::No,
+    };
+    Lost { failure: Failure::Head, again }
+}
+
+/// HTTP/2 has `:authority` instead of `host`, and a whole URI.
+fn for_http2(head: &RequestHeader, peer: &HttpPeer, site: &Site) -> RequestHeader {
+    let mut head = head.clone();
+    head.set_version(Version::HTTP_2);
+    head.remove_header(&header::HOST);
+    let path = head.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let scheme = if peer.is_tls() { "https" } else { "http" };
+    let authority = site.authority();
+    let uri = Uri::builder().scheme(scheme).authority(authority.as_bytes()).path_and_query(path).build();
+    if let Ok(uri) = uri {
+        head.set_uri(uri);
+    }
+    head
+}
+
+/// The head of a POST with a JSON body of `length` bytes.
+///
+/// # Errors
+/// When the path is no valid request target.
+pub fn post_head(
+    path: &str,
+    length: usize,
+    authority: HeaderValue,
+    headers: &HeaderMap,
+) -> pingora_core::Result<RequestHeader> {
+    let mut head = RequestHeader::build(Method::POST, path.as_bytes(), Some(headers.len() + 4))?;
+    head.insert_header(header::HOST, authority)?;
+    for (name, value) in headers {
+        head.append_header(name.clone(), value.clone())?;
+    }
+    if !headers.contains_key(header::CONTENT_TYPE) {
+        head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    }
+    head.insert_header(header::ACCEPT_ENCODING, "identity")?;
+    head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
+    Ok(head)
+}

@@ -1,0 +1,163 @@
+//! One provider, ready to be called: its address, TLS roots, headers and credentials.
+//!
+//! Made from the config at start and at reload. Reads the `ca:` file, touches nothing else.
+
+use crate::config::{Auth, BaseUrl, Http2, Origin, Provider};
+use crate::protocol::Endpoint;
+use http::{HeaderName, HeaderValue, header};
+use pingora_core::protocols::ALPN;
+use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
+use pingora_core::upstreams::peer::{HttpPeer, PeerOptions, Scheme};
+use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A11: what one stream may send before Weir has read it; bounds memory per stream.
+const H2_STREAM_WINDOW: u32 = 256 * 1024;
+/// A11: streams on one upstream connection.
+const H2_STREAMS: u32 = 64;
+/// A11, B293: a dead HTTP/2 connection is noticed within two of these.
+const H2_PING: Duration = Duration::from_secs(15);
+/// Pooled connections are dropped after this; most servers close idle ones after 60 s or more.
+const POOL_IDLE: Duration = Duration::from_secs(50);
+
+/// The `ca:` file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct BadRoots {
+    path: String,
+    reason: String,
+}
+
+/// One provider, ready to be called.
+#[derive(Debug)]
+pub struct Site {
+    /// As configured.
+    pub provider: Arc<Provider>,
+    /// Where it is; the demo provider's own port once it listens.
+    pub url: BaseUrl,
+    authority: HeaderValue,
+    roots: Option<Arc<[WrappedX509]>>,
+    group: u64,
+}
+
+impl Site {
+    /// Reads what the provider needs; `demo` is the address of the built-in model.
+    ///
+    /// # Errors
+    /// When the `ca:` file holds no certificates.
+    pub fn new(provider: Arc<Provider>, demo: Option<SocketAddr>) -> Result<Self, BadRoots> {
+        let url = match (&provider.origin, demo) {
+            (Origin::Url(url), _) => url.clone(),
+            (Origin::Demo, demo) => {
+                let demo = demo.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+                BaseUrl { tls: false, host: demo.ip().to_string(), port: demo.port(), path: String::new(), query: None }
+            }
+        };
+        let roots = provider.ca.as_deref().map(read_roots).transpose()?;
+        let mut hasher = DefaultHasher::new();
+        (provider.name.as_str(), &provider.ca).hash(&mut hasher);
+        let authority =
+            HeaderValue::from_str(&authority(&url)).unwrap_or_else(|_| HeaderValue::from_static("upstream"));
+        Ok(Self { url, authority, roots, group: hasher.finish(), provider })
+    }
+
+    /// `host` or `host:port`, as the `host` header wants it.
+    #[must_use]
+    pub fn authority(&self) -> HeaderValue {
+        self.authority.clone()
+    }
+
+    /// The peer at one of the provider's addresses.
+    #[must_use]
+    pub fn peer(&self, address: SocketAddr) -> HttpPeer {
+        let mut options = PeerOptions::new();
+        options.alpn = match (self.provider.http2, self.url.tls) {
+            (Http2::Off, _) | (Http2::Auto, false) => ALPN::H1,
+            (Http2::Auto, true) => ALPN::H2H1,
+            (Http2::PriorKnowledge, _) => ALPN::H2,
+        };
+        options.max_h2_streams = H2_STREAMS as usize;
+        options.h2_stream_window_size = Some(H2_STREAM_WINDOW);
+        options.h2_connection_window_size = Some(H2_STREAM_WINDOW * H2_STREAMS);
+        options.h2_ping_interval = Some(H2_PING);
+        options.idle_timeout = Some(POOL_IDLE);
+        options.ca = self.roots.clone();
+        HttpPeer {
+            _address: PeerAddress::Inet(address),
+            scheme: if self.url.tls { Scheme::HTTPS } else { Scheme::HTTP },
+            sni: self.url.host.clone(),
+            proxy: None,
+            client_cert_key: None,
+            group_key: self.group,
+            options,
+        }
+    }
+
+    /// The path and query of one call: the provider's own path if it has one, its query and the
+    /// client's merged (F8).
+    #[must_use]
+    pub fn path(&self, endpoint: Endpoint, client_query: Option<&str>) -> String {
+        let own = self.provider.paths.get(&endpoint);
+        let (path, own_query) = match own.map(|path| path.split_once('?').unwrap_or((path, ""))) {
+            Some((path, query)) => (path.to_owned(), Some(query)),
+            None => (format!("{}{}", self.url.path, endpoint.path()), None),
+        };
+        self.with_query(path, own_query, client_query)
+    }
+
+    /// The path and query of an unrouted call (A10).
+    #[must_use]
+    pub fn raw_path(&self, path: &str, client_query: Option<&str>) -> String {
+        self.with_query(format!("{}{path}", self.url.path), None, client_query)
+    }
+
+    fn with_query(&self, mut path: String, own: Option<&str>, client: Option<&str>) -> String {
+        let queries = [self.url.query.as_deref(), own, client];
+        let mut joint = '?';
+        for query in queries.into_iter().flatten().filter(|query| !query.is_empty()) {
+            path.push(joint);
+            path.push_str(query);
+            joint = '&';
+        }
+        path
+    }
+
+    /// The credential header for one of the provider's keys.
+    #[must_use]
+    pub fn credential(&self, key: &str) -> Option<(HeaderName, HeaderValue)> {
+        let (name, text) = match &self.provider.auth {
+            Auth::Bearer => (header::AUTHORIZATION, format!("Bearer {key}")),
+            Auth::XApiKey => (HeaderName::from_static("x-api-key"), key.to_owned()),
+            Auth::Header(name) => (name.clone(), key.to_owned()),
+        };
+        let mut value = HeaderValue::from_str(&text).ok()?;
+        value.set_sensitive(true);
+        Some((name, value))
+    }
+}
+
+fn authority(url: &BaseUrl) -> String {
+    let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+    let usual = if url.tls { 443 } else { 80 };
+    if url.port == usual { host } else { format!("{host}:{}", url.port) }
+}
+
+fn read_roots(path: &std::path::Path) -> Result<Arc<[WrappedX509]>, BadRoots> {
+    let bad = |reason: String| BadRoots { path: path.display().to_string(), reason };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad(error.to_string()))?;
+    if certificates.is_empty() {
+        return Err(bad("no certificates in it".to_owned()));
+    }
+    let mut store = rustls::RootCertStore::empty();
+    for certificate in &certificates {
+        store.add(certificate.clone()).map_err(|error| bad(error.to_string()))?;
+    }
+    Ok(certificates.into_iter().map(|der| WrappedX509::new(der.to_vec(), parse_x509)).collect())
+}
