@@ -1,3 +1,164 @@
 //! The `weir` command.
 
-fn main() {}
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use sha2::{Digest as _, Sha256};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use weir::config::{self, Config};
+
+/// A streaming gateway for LLM APIs.
+#[derive(Parser)]
+#[command(version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve clients.
+    Serve {
+        /// The operator's file.
+        #[arg(long, short, default_value = "weir.yaml")]
+        config: PathBuf,
+    },
+    /// Check a config file: every mistake at once, and odd values.
+    Check {
+        /// The operator's file.
+        #[arg(default_value = "weir.yaml")]
+        config: PathBuf,
+    },
+    /// Print the JSON Schema of the config file.
+    Schema,
+    /// Serve the built-in model, and print lines to try.
+    Demo {
+        /// Where clients connect.
+        #[arg(long, default_value = "127.0.0.1:8080")]
+        listen: std::net::SocketAddr,
+        /// Where operators connect.
+        #[arg(long, default_value = "127.0.0.1:9090")]
+        admin: std::net::SocketAddr,
+    },
+    /// Virtual keys.
+    Keys {
+        #[command(subcommand)]
+        command: Keys,
+    },
+}
+
+#[derive(Subcommand)]
+enum Keys {
+    /// Print the SHA-256 of a secret, for `keys:` in the config.
+    Hash {
+        /// The secret; read from standard input if left out.
+        secret: Option<String>,
+    },
+}
+
+/// The config of `weir demo`.
+const DEMO: &str = include_str!("../conf/demo.yaml");
+/// The secret of its key.
+const DEMO_KEY: &str = "weir-demo-key";
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "weir: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Serve { config } => serve(load(&config)?),
+        Command::Check { config } => check(&config),
+        Command::Schema => {
+            say(&serde_json::to_string_pretty(&config::schema())?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Demo { listen, admin } => demo(listen, admin),
+        Command::Keys { command: Keys::Hash { secret } } => hash(secret),
+    }
+}
+
+fn serve(config: Arc<Config>) -> anyhow::Result<ExitCode> {
+    weir::logging::init(&config.log).context("cannot open the log")?;
+    weir::server::serve(config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn load(path: &Path) -> anyhow::Result<Arc<Config>> {
+    let loaded = config::load(path).map_err(|report| anyhow::anyhow!("the config has mistakes\n{report}"))?;
+    for warning in &loaded.warnings {
+        let _ = writeln!(std::io::stderr(), "warning: {warning}");
+    }
+    Ok(loaded.config)
+}
+
+fn check(path: &Path) -> anyhow::Result<ExitCode> {
+    match config::load(path) {
+        Ok(loaded) => {
+            for warning in &loaded.warnings {
+                say(&format!("warning: {warning}"))?;
+            }
+            let config = &loaded.config;
+            let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
+            say(&format!("{}: ok ({providers} providers, {models} models, {keys} keys)", path.display()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(report) => {
+            say(report.to_string().trim_end())?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Result<ExitCode> {
+    let parsed = config::parse(DEMO, "demo.yaml", &|_| None, Path::new("."));
+    let mut config = parsed.map_err(|report| anyhow::anyhow!("{report}"))?.config;
+    let changed = Arc::make_mut(&mut config);
+    for own in &mut changed.listen {
+        own.address = listen;
+    }
+    changed.admin.address = admin;
+    say(&welcome(listen, admin))?;
+    serve(config)
+}
+
+fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> String {
+    format!(
+        r#"Weir's demo: clients on http://{listen}, operators on http://{admin}/metrics, key {DEMO_KEY}
+
+A stream with keepalives in a silence of 8 seconds (lines that begin with a colon):
+  curl -N http://{listen}/v1/chat/completions -H 'authorization: Bearer {DEMO_KEY}' -H 'content-type: application/json' -d '{{"model":"demo-silent","stream":true,"messages":[{{"role":"user","content":"Hello"}}]}}'
+
+The same with Anthropic's and OpenAI's SDKs (pip install openai anthropic; npm install openai):
+  python3 -c 'import anthropic; s=anthropic.Anthropic(base_url="http://{listen}", api_key="{DEMO_KEY}").messages.stream(model="demo", max_tokens=500, messages=[{{"role":"user","content":"Hello"}}]).__enter__(); [print(t, end="", flush=True) for t in s.text_stream]'
+  python3 -c 'import openai; [print(c.choices[0].delta.content or "", end="", flush=True) for c in openai.OpenAI(base_url="http://{listen}/v1", api_key="{DEMO_KEY}").chat.completions.create(model="demo", stream=True, messages=[{{"role":"user","content":"Hello"}}])]'
+  node --input-type=module -e 'import OpenAI from "openai"; for await (const e of await new OpenAI({{baseURL:"http://{listen}/v1", apiKey:"{DEMO_KEY}"}}).responses.create({{model:"demo", input:"Hello", stream:true}})) if (e.type=="response.output_text.delta") process.stdout.write(e.delta)'
+
+Other models: demo-slow, demo-quiet, demo-thinking, demo-tools, demo-stall, demo-cut, demo-dies, demo-error, demo-429, demo-500, demo-big.
+Each request leaves one line here. Stop with Ctrl-C.
+"#
+    )
+}
+
+fn hash(secret: Option<String>) -> anyhow::Result<ExitCode> {
+    let secret = match secret {
+        Some(secret) => secret,
+        None => std::io::read_to_string(std::io::stdin()).context("cannot read the secret")?,
+    };
+    let secret = secret.trim_end_matches(['\r', '\n']);
+    anyhow::ensure!(!secret.is_empty(), "an empty secret is no key");
+    say(&const_hex::encode(Sha256::digest(secret)))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}

@@ -1,0 +1,482 @@
+//! Tries targets until one answers, or says why none did (A1 to A7).
+//!
+//! Called by the gateway, once per routed request. Touches the health of targets.
+
+use super::Gateway;
+use super::answer::plan_index;
+use super::exchange::{Admitted, Aim, Exchange};
+use super::pump::Break;
+use crate::admission::{edit, headers};
+use crate::config::ErrorBodies;
+use crate::outcome::{Blame, Failure, Outcome};
+use crate::protocol::Endpoint;
+use crate::record::Attempt;
+use crate::refusal::{Clock, Ending, ErrorParts, MaskList, Reason, upstream_error_body};
+use crate::relay::{Ask, Input, Next, Relay};
+use crate::route::{Choice, Target, Traits, affinity};
+use crate::upstream::call::{Call, post_head};
+use crate::upstream::site::Site;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use pingora_http::RequestHeader;
+use pingora_proxy::{ProxyHttp, Session};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A5: a longer hint is not worth waiting for while a client waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// A5: the first backoff; doubles, with jitter.
+const FIRST_BACKOFF: Duration = Duration::from_millis(250);
+
+/// What one attempt came to.
+pub(super) enum Tried {
+    /// The response is over, told to the client.
+    Done(Outcome, &'static str),
+    /// Nothing of it reached the client.
+    Failed(Failed),
+}
+
+/// A failed attempt.
+#[derive(Debug)]
+pub(super) struct Failed {
+    /// Why.
+    pub failure: Failure,
+    /// What the upstream said, if it said something.
+    pub parts: Option<ErrorParts>,
+    /// Headers of its error that go to the client (F7).
+    pub headers: HeaderMap,
+    /// `retry-after`, if it sent one.
+    pub retry_after: Option<Duration>,
+    /// It is only the `stream_options` that it does not take (U1).
+    pub refuses_stream_options: bool,
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self { failure, parts: None, headers: HeaderMap::new(), retry_after: None, refuses_stream_options: false }
+    }
+}
+
+impl Gateway {
+    /// Answers a routed request.
+    pub(super) async fn attempts(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        admitted: &Arc<Admitted>,
+    ) -> Result<(), Break> {
+        let model = &admitted.route.model;
+        exchange.relay = Some(relay(exchange, admitted));
+        let traits = Traits {
+            prompt_cache_key: admitted.facts.prompt_cache_key.as_deref(),
+            user: admitted.facts.user.as_deref(),
+            key: &admitted.key.name,
+        };
+        let affinity = affinity(&model.affinity, &traits);
+        let mut tried: Vec<Arc<Target>> = Vec::new();
+        let mut failures: Vec<(Failed, Option<Arc<Target>>)> = Vec::new();
+        loop {
+            let Some(choice) = admitted.route.choose(Instant::now(), affinity, &tried) else {
+                failures.push((Failure::Busy.into(), None));
+                break;
+            };
+            let began = exchange.age();
+            let result = self.attempt(session, exchange, admitted, &choice).await;
+            let result = self.judge(exchange, &choice, began, result)?;
+            let failed = match result {
+                Tried::Done(outcome, cause) => {
+                    exchange.conclude(outcome, cause);
+                    return Ok(());
+                }
+                Tried::Failed(failed) => failed,
+            };
+            if failed.refuses_stream_options && choice.target.takes_stream_options() {
+                choice.target.refuses_stream_options.store(true, Ordering::Relaxed);
+                continue;
+            }
+            let failure = failed.failure;
+            let hint = failed.retry_after;
+            tried.push(Arc::clone(&choice.target));
+            failures.push((failed, Some(choice.target)));
+            if !self.goes_on(exchange, admitted, failure, tried.len()) {
+                break;
+            }
+            if admitted.route.has_untried(&tried) {
+                continue;
+            }
+            let Some(wait) = pause(failure, hint, tried.len()) else { break };
+            match self.wait(session, exchange, tokio::time::sleep(wait)).await {
+                Ok(()) => {}
+                Err(Break::Relay(Next::Failed(failure))) => {
+                    failures.push((failure.into(), None));
+                    break;
+                }
+                Err(Break::Relay(Next::Done(outcome, cause))) => {
+                    exchange.conclude(outcome, cause);
+                    return self.close(session).await;
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        self.give_up(session, exchange, admitted, failures).await
+    }
+
+    /// Whether one more attempt may start (A4, A5).
+    fn goes_on(&self, exchange: &Exchange, admitted: &Admitted, failure: Failure, tried: usize) -> bool {
+        let retry = &admitted.route.model.retry;
+        failure.may_retry() && tried < retry.attempts as usize && exchange.age() < retry.deadline
+    }
+
+    /// Books an ended attempt: record, health of target and account (A6, A8).
+    fn judge(
+        &self,
+        exchange: &mut Exchange,
+        choice: &Choice,
+        began: Duration,
+        result: Result<Tried, Break>,
+    ) -> Result<Tried, Break> {
+        let (failure, word) = match &result {
+            Ok(Tried::Done(outcome, cause)) => {
+                (outcome_failure(*outcome), if outcome.is_fault() { *cause } else { "ok" })
+            }
+            Ok(Tried::Failed(failed)) => (Some(failed.failure), failed.failure.word()),
+            Err(Break::ClientGone) => (None, "client_gone"),
+            Err(Break::Relay(_)) => (Some(Failure::Broken), Failure::Broken.word()),
+        };
+        let now = Instant::now();
+        let target = &choice.target;
+        let config = &exchange.admitted.as_ref().map(|admitted| admitted.route.model.health);
+        if let (Some(failure), Some(config)) = (failure, config) {
+            let account = target.accounts.get(choice.account);
+            match failure.blame() {
+                Blame::Nobody => {}
+                Blame::Target => {
+                    target.health.failed(now, config);
+                }
+                Blame::Throttled => {
+                    let hint = if let Ok(Tried::Failed(failed)) = &result { failed.retry_after } else { None };
+                    target.health.throttled(now, hint, config);
+                }
+                Blame::Account => {
+                    if let Some(account) = account {
+                        account.cool(now, config.cooldown_account);
+                    }
+                    log::error!(target_name = &*target.word; "the provider refuses the key or its account is used up: see the provider's billing page and api_key");
+                }
+            }
+        } else if matches!(&result, Ok(Tried::Done(Outcome::Completed | Outcome::Truncated, _))) {
+            target.health.worked();
+            if let Some(account) = target.accounts.get(choice.account) {
+                account.worked();
+            }
+        }
+        exchange.shared.metrics.target_healthy(&target.word, target.health.is_healthy());
+        let (status, ended) = (exchange.upstream_status.take(), exchange.age());
+        exchange.attempt_ended(Attempt {
+            target: Arc::clone(&target.word),
+            result: word,
+            status,
+            began,
+            ended,
+            maybe_billed: failure.is_some_and(Failure::maybe_billed),
+        });
+        result
+    }
+
+    /// One try at one target.
+    async fn attempt(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        admitted: &Arc<Admitted>,
+        choice: &Choice,
+    ) -> Result<Tried, Break> {
+        let target = &choice.target;
+        exchange.aim = Some(Aim { target: Arc::clone(target), account: choice.account });
+        let Ok(call) = self.call(session, exchange, admitted, target).await else {
+            return Ok(Tried::Failed(Failure::Connect.into()));
+        };
+        let mut timeouts = admitted.route.model.timeouts;
+        if !admitted.facts.stream {
+            timeouts.first_byte = timeouts.non_stream;
+        }
+        let shared = Arc::clone(&exchange.shared);
+        let calling = shared.connections.call(&target.site, &call, &timeouts);
+        let answer = match self.wait(session, exchange, Box::pin(calling)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(Failure::FirstByte)) if !admitted.facts.stream => {
+                return Ok(Tried::Failed(Failure::NonStream.into()));
+            }
+            Ok(Err(failure)) => return Ok(Tried::Failed(failure.into())),
+            Err(broken) => return self.broke(session, broken).await,
+        };
+        drop(call);
+        self.answered(session, exchange, admitted, target, answer).await
+    }
+
+    /// A wait inside an attempt was broken off: a failure of the attempt, or the end of the response.
+    pub(super) async fn broke(&self, session: &mut Session, broken: Break) -> Result<Tried, Break> {
+        match broken {
+            Break::ClientGone | Break::Relay(Next::Wait) => Err(Break::ClientGone),
+            Break::Relay(Next::Failed(failure)) => Ok(Tried::Failed(failure.into())),
+            Break::Relay(Next::Done(outcome, cause)) => {
+                self.close(session).await?;
+                Ok(Tried::Done(outcome, cause))
+            }
+        }
+    }
+
+    /// What goes up to one target: the client's request with the target's model name, path and credentials.
+    async fn call(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        target: &Target,
+    ) -> pingora_core::Result<Call> {
+        let wanted = edit::Edit {
+            model: &target.config.model,
+            include_usage: strips_usage(admitted) && target.takes_stream_options(),
+        };
+        let body = edit::apply(&admitted.body, &admitted.facts, &wanted);
+        let site = &target.site;
+        let path = site.path(admitted.endpoint, admitted.query.as_deref());
+        let up = headers::up(&admitted.headers, &site.provider.allow_headers);
+        let mut head = post_head(&path, edit::total_len(&body), site.authority(), &up)?;
+        self.upstream_request_filter(session, &mut head, exchange).await?;
+        Ok(Call { head, body })
+    }
+
+    /// Nothing is left to try (A7).
+    async fn give_up(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        admitted: &Admitted,
+        failures: Vec<(Failed, Option<Arc<Target>>)>,
+    ) -> Result<(), Break> {
+        let telling = failures.into_iter().rev().max_by_key(|(failed, _)| failed.failure.telling());
+        let Some((failed, target)) = telling else { return Err(Break::ClientGone) };
+        let failure = failed.failure;
+        let parts = failed.parts.clone().map(|parts| masked(parts, target.as_deref(), admitted));
+        exchange.record.effective_status = failure.status();
+        exchange.conclude(failure.outcome(), failure.word());
+        if exchange.client.opened {
+            return self.end_stream(session, exchange, failure, parts).await;
+        }
+        match (failure, parts) {
+            (
+                Failure::Status(_) | Failure::ClientStatus(_) | Failure::ErrorEvent(_) | Failure::ClientErrorEvent(_),
+                Some(parts),
+            ) => {
+                let body = upstream_error_body(exchange.protocol, &parts, &exchange.id);
+                let headers = error_headers(&failed, failure);
+                self.reply(session, exchange, failure.status(), &headers, body.into()).await
+            }
+            (failure, _) => {
+                let reason = reason(failure, failed.retry_after);
+                let refusal = reason.refusal(exchange.protocol);
+                let body = refusal.body(exchange.protocol, &exchange.id);
+                self.reply(session, exchange, refusal.status, &refusal.headers(), body.into()).await
+            }
+        }
+    }
+
+    /// The client has a stream open already: one native error event (K3, A7).
+    async fn end_stream(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        failure: Failure,
+        parts: Option<ErrorParts>,
+    ) -> Result<(), Break> {
+        let ending = ending(failure, parts);
+        let Some(relay) = &mut exchange.relay else { return Err(Break::ClientGone) };
+        let action = relay.on(Instant::now(), Input::GiveUp(ending, failure.outcome(), failure.word()));
+        self.act(session, exchange, action).await?;
+        self.close(session).await
+    }
+}
+
+/// The credential and the operator's own headers for one call (F8).
+pub(super) fn credentials(site: &Site, account: usize, head: &mut RequestHeader) -> pingora_core::Result<()> {
+    if let Some(key) = site.provider.api_keys.get(account)
+        && let Some((name, value)) = site.credential(key.expose())
+    {
+        head.insert_header(name, value)?;
+    }
+    for (name, value) in &site.provider.headers {
+        head.insert_header(name.clone(), value.clone())?;
+    }
+    Ok(())
+}
+
+fn relay(exchange: &Exchange, admitted: &Admitted) -> Relay {
+    let plan = admitted.route.plans.get(plan_index(admitted.endpoint.protocol()));
+    let plan = plan.unwrap_or(&admitted.route.plans[0]);
+    let ask = Ask {
+        request_id: exchange.id.clone(),
+        model: admitted.facts.model.clone(),
+        created_at: exchange.record.received.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        stream: admitted.facts.stream,
+        choices: admitted.facts.n,
+        strip_usage: strips_usage(admitted),
+    };
+    Relay::new(Arc::clone(plan), ask, exchange.began)
+}
+
+/// U1: a chat stream whose client did not ask for usage.
+fn strips_usage(admitted: &Admitted) -> bool {
+    let chat = matches!(admitted.endpoint, Endpoint::Chat | Endpoint::Completions);
+    chat && admitted.facts.stream && !admitted.facts.include_usage
+}
+
+/// What an ended response says about its target.
+const fn outcome_failure(outcome: Outcome) -> Option<Failure> {
+    match outcome {
+        Outcome::UpstreamInterrupted => Some(Failure::Broken),
+        Outcome::Stalled => Some(Failure::NoOutput),
+        Outcome::UpstreamError => Some(Failure::ErrorEvent(500)),
+        Outcome::Completed
+        | Outcome::Truncated
+        | Outcome::ClientGone
+        | Outcome::ClientError
+        | Outcome::Timeout
+        | Outcome::Rejected
+        | Outcome::BudgetReached
+        | Outcome::Drained
+        | Outcome::Internal
+        | Outcome::Crashed => None,
+    }
+}
+
+/// How long to wait before the same target is tried again; `None`: it is not worth it (A5).
+fn pause(failure: Failure, hint: Option<Duration>, tried: usize) -> Option<Duration> {
+    if matches!(failure, Failure::Account(_)) {
+        return None;
+    }
+    match hint {
+        Some(hint) if hint > LONGEST_WAIT => None,
+        Some(hint) => Some(hint),
+        None => {
+            let doubled = FIRST_BACKOFF * (1 << tried.saturating_sub(1).min(5));
+            Some(doubled.mul_f64(0.5 + fastrand::f64() / 2.0))
+        }
+    }
+}
+
+/// A6: an upstream's words without what they tell too much.
+fn masked(parts: ErrorParts, target: Option<&Target>, admitted: &Admitted) -> ErrorParts {
+    let Some(target) = target else { return parts };
+    let provider = &target.site.provider;
+    let mask = MaskList {
+        target_model: &target.config.model,
+        public_model: &admitted.facts.model,
+        provider_host: &target.site.url.host,
+        keys: &provider.api_keys,
+    };
+    parts.masked((provider.error_bodies == ErrorBodies::Mask).then_some(&mask))
+}
+
+/// F7, A7: what of an upstream's error headers goes along, and that the SDK need not try again.
+fn error_headers(failed: &Failed, failure: Failure) -> Vec<(HeaderName, HeaderValue)> {
+    let mut headers: Vec<_> = failed.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    headers.retain(|(name, _)| *name != header::CONTENT_TYPE);
+    if failure.may_retry() {
+        headers.push((HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false")));
+    }
+    headers
+}
+
+/// The client's sentence for a failure that the upstream did not put in words.
+fn reason(failure: Failure, retry_after: Option<Duration>) -> Reason {
+    let clock = match failure {
+        Failure::ConnectTimeout => Clock::Connect,
+        Failure::SendTimeout => Clock::Send,
+        Failure::FirstByte => Clock::FirstByte,
+        Failure::Idle | Failure::NoOutput => Clock::Idle,
+        Failure::FirstContent => Clock::FirstContent,
+        Failure::NonStream => Clock::NonStream,
+        Failure::Total => Clock::Total,
+        Failure::Resolve | Failure::Connect => return Reason::UpstreamConnect,
+        Failure::Send | Failure::Head | Failure::NotAnAnswer | Failure::Empty | Failure::Broken | Failure::TooLarge => {
+            return Reason::UpstreamBroken;
+        }
+        Failure::Status(_) | Failure::ClientStatus(_) | Failure::ErrorEvent(_) | Failure::ClientErrorEvent(_) => {
+            return Reason::UpstreamStatus { status: failure.status(), retry_after };
+        }
+        Failure::Account(_) => return Reason::UpstreamAccount,
+        Failure::Busy => return Reason::Overloaded,
+        Failure::Draining => return Reason::Draining,
+    };
+    Reason::UpstreamTimeout { clock }
+}
+
+/// The native ending for a failure after the client's stream was opened.
+fn ending(failure: Failure, parts: Option<ErrorParts>) -> Ending {
+    match failure {
+        Failure::ClientStatus(_) | Failure::ClientErrorEvent(_) => parts.map_or(Ending::Interrupted, Ending::Upstream),
+        Failure::Status(429) | Failure::ErrorEvent(429) => Ending::RateLimited,
+        Failure::Status(503 | 529) | Failure::ErrorEvent(503 | 529) | Failure::Busy => Ending::Overloaded,
+        Failure::Resolve | Failure::Connect | Failure::ConnectTimeout | Failure::Account(_) => Ending::Unavailable,
+        Failure::SendTimeout | Failure::FirstByte | Failure::Idle | Failure::FirstContent | Failure::NoOutput => {
+            Ending::Stalled
+        }
+        Failure::Total | Failure::NonStream => Ending::Timeout,
+        Failure::Draining => Ending::Draining,
+        Failure::Send
+        | Failure::Head
+        | Failure::Status(_)
+        | Failure::ErrorEvent(_)
+        | Failure::NotAnAnswer
+        | Failure::Empty
+        | Failure::Broken
+        | Failure::TooLarge => Ending::Interrupted,
+    }
+}
+
+/// The upstream's own `retry-after`, in any of its forms (B143): seconds, milliseconds, a date.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(millis) = text("retry-after-ms").and_then(|text| text.parse::<f64>().ok())
+        && (0.0..1e9).contains(&millis)
+    {
+        return Duration::try_from_secs_f64(millis / 1000.0).ok();
+    }
+    let value = text("retry-after")?;
+    if let Ok(seconds) = value.parse::<f64>() {
+        return (0.0..1e8).contains(&seconds).then(|| Duration::try_from_secs_f64(seconds).ok())?;
+    }
+    let date = httpdate::parse_http_date(value).ok()?;
+    date.duration_since(std::time::SystemTime::now()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Protocol;
+
+    #[test]
+    fn plans_stand_in_the_order_of_protocols() {
+        for (at, protocol) in Protocol::ALL.into_iter().enumerate() {
+            assert_eq!(plan_index(protocol), at);
+        }
+    }
+
+    #[test]
+    fn b143_retry_after_in_all_its_forms() {
+        let of = |name: &'static str, value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, HeaderValue::from_str(value).unwrap());
+            retry_after(&headers)
+        };
+        assert_eq!(of("retry-after", "2"), Some(Duration::from_secs(2)));
+        assert_eq!(of("retry-after-ms", "1500"), Some(Duration::from_millis(1500)));
+        for odd in ["-1", "", "abc", "1e9"] {
+            assert_eq!(of("retry-after", odd), None, "{odd}");
+        }
+        let soon = std::time::SystemTime::now() + Duration::from_secs(3);
+        let wait = of("retry-after", &httpdate::fmt_http_date(soon)).unwrap();
+        assert!((Duration::from_millis(1900)..=Duration::from_secs(3)).contains(&wait), "{wait:?}");
+    }
+}

@@ -1,0 +1,302 @@
+//! One request from its head to its record: Pingora's `CTX`.
+//!
+//! Made by the gateway for each request, filled by its stages. Writes the record exactly once:
+//! [`Exchange::finish`] at the end, or when it is dropped because nobody got that far.
+
+use super::shared::{Held, Shared};
+use crate::admission::facts::Facts;
+use crate::config::Key;
+use crate::live::Live;
+use crate::meter::usage::Usage;
+use crate::meter::{Meter, usage::Source};
+use crate::metrics::ActiveGuard;
+use crate::outcome::Outcome;
+use crate::protocol::{Endpoint, Protocol};
+use crate::record::{Attempt, Record};
+use crate::relay::{Next, Relay};
+use crate::route::{Route, Target};
+use bytes::Bytes;
+use http::HeaderMap;
+use pingora_http::ResponseHeader;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
+use tokio::time::Sleep;
+use uuid::Uuid;
+
+/// One request.
+pub struct Exchange {
+    /// What all requests share.
+    pub shared: Arc<Shared>,
+    /// The config that this request began with.
+    pub live: Arc<Live>,
+    /// When its head was read.
+    pub began: Instant,
+    /// Its id as text.
+    pub id: String,
+    /// Whose envelope and events the client understands.
+    pub protocol: Protocol,
+    /// What will be recorded.
+    pub record: Record,
+    /// Once the request was let in.
+    pub admitted: Option<Arc<Admitted>>,
+    /// The stream's state machine; also the clock of replies that are no streams.
+    pub relay: Option<Relay>,
+    /// What the relay wants next, after a chunk went through the body filter.
+    pub next: Next,
+    /// The client's side.
+    pub client: Client,
+    /// Passthrough: where it goes (A10).
+    pub unrouted: Option<Unrouted>,
+    /// Bytes it holds (F2).
+    pub held: Held,
+    /// Turns true when it has to end (C3).
+    pub end_now: watch::Receiver<bool>,
+    /// Fires at the relay's next wake; re-armed lazily (K5).
+    pub timer: Timer,
+    /// The attempt whose head is being made, for `upstream_request_filter`.
+    pub aim: Option<Aim>,
+    /// The status of the attempt that runs.
+    pub upstream_status: Option<u16>,
+    /// What a whole reply came to, once it was read.
+    pub whole_outcome: Outcome,
+    stream_guard: Option<ActiveGuard>,
+    _request_guard: ActiveGuard,
+    finished: bool,
+}
+
+/// A request that was let in.
+#[derive(Debug)]
+pub struct Admitted {
+    /// Where it was sent.
+    pub endpoint: Endpoint,
+    /// Whose it is.
+    pub key: Arc<Key>,
+    /// What its body says.
+    pub facts: Facts,
+    /// Its body, decoded.
+    pub body: Bytes,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its query, without the question mark.
+    pub query: Option<String>,
+    /// The model's targets.
+    pub route: Arc<Route>,
+}
+
+/// Where an attempt goes.
+#[derive(Clone, Debug)]
+pub struct Aim {
+    /// The target.
+    pub target: Arc<Target>,
+    /// Which of the provider's keys.
+    pub account: usize,
+}
+
+/// Where a passthrough request goes.
+#[derive(Clone, Debug)]
+pub struct Unrouted {
+    /// The provider.
+    pub site: Arc<crate::upstream::site::Site>,
+}
+
+/// The client's side of the response.
+#[derive(Debug, Default)]
+pub struct Client {
+    /// The head is out.
+    pub opened: bool,
+    /// The head to send before the first byte; Weir's own if the upstream's is not there (K3).
+    pub head: Option<ResponseHeader>,
+    /// Early bytes of a next request arrived: whether it leaves cannot be told by reading (A9).
+    pub pipelined: bool,
+}
+
+/// A timer that is only moved when it fires or must fire earlier (K5).
+pub struct Timer {
+    sleep: Pin<Box<Sleep>>,
+    due: Instant,
+}
+
+impl Timer {
+    fn new(due: Instant) -> Self {
+        Self { sleep: Box::pin(tokio::time::sleep_until(due.into())), due }
+    }
+
+    /// Fires at `wake` at the latest; an earlier firing finds nothing to do.
+    pub fn arm(&mut self, wake: Instant, now: Instant) {
+        if wake < self.due || self.due <= now {
+            self.due = wake;
+            self.sleep.as_mut().reset(wake.into());
+        }
+    }
+
+    /// Waits for it.
+    pub fn fired(&mut self) -> Pin<&mut Sleep> {
+        self.sleep.as_mut()
+    }
+}
+
+impl Exchange {
+    /// A request begins.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let began = Instant::now();
+        let id = Uuid::now_v7();
+        let live = shared.live.load_full();
+        shared.running.fetch_add(1, Ordering::AcqRel);
+        Self {
+            _request_guard: shared.metrics.request_started(),
+            stream_guard: None,
+            live,
+            began,
+            id: id.to_string(),
+            protocol: Protocol::Chat,
+            record: new_record(id),
+            admitted: None,
+            relay: None,
+            next: Next::Wait,
+            client: Client::default(),
+            unrouted: None,
+            held: Held::new(Arc::clone(&shared)),
+            end_now: shared.end_now.subscribe(),
+            timer: Timer::new(began),
+            aim: None,
+            upstream_status: None,
+            whole_outcome: Outcome::Completed,
+            shared,
+            finished: false,
+        }
+    }
+
+    /// Time since its head was read.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Bytes of the request's body, which are held to the end for the next attempt (F2).
+    #[must_use]
+    pub fn held_body(&self) -> usize {
+        self.admitted.as_ref().map_or(0, |admitted| admitted.body.len())
+    }
+
+    /// It is answered by a stream: counts among the active ones.
+    pub fn count_stream(&mut self) {
+        if self.stream_guard.is_none() {
+            self.stream_guard = Some(self.shared.metrics.stream_started());
+        }
+    }
+
+    /// How it ended; the first word stays.
+    pub fn conclude(&mut self, outcome: Outcome, cause: &'static str) {
+        if self.record.cause.is_none() {
+            self.record.outcome = outcome;
+            self.record.cause = Some(cause);
+        }
+    }
+
+    /// Time that was spent waiting for somebody else.
+    pub fn waited(&mut self, since: Instant) {
+        self.record.waited += since.elapsed();
+    }
+
+    /// One attempt ends.
+    pub fn attempt_ended(&mut self, attempt: Attempt) {
+        self.record.target = Some(Arc::clone(&attempt.target));
+        self.record.attempts.push(attempt);
+    }
+
+    /// Writes the record, once.
+    pub fn finish(&mut self) {
+        if self.finished {
+            return;
+        }
+        self.finished = true;
+        self.stream_guard = None;
+        self.record.duration = self.age();
+        if let Some(relay) = &self.relay {
+            let since = |at: Instant| at.saturating_duration_since(self.began);
+            let seen = relay.seen();
+            self.record.upstream_first_output = seen.first_output_read.map(since);
+            self.record.first_output = seen.first_output.map(since);
+            self.record.first_visible = seen.first_visible.map(since);
+            self.record.last_output = seen.last_output.map(since);
+            self.record.output_events = seen.output_events;
+            self.record.keepalives = relay.keepalives();
+            for _ in 0..relay.gate_overflows() {
+                self.shared.metrics.gate_overflowed(self.record.model.as_deref().unwrap_or_default());
+            }
+        }
+        if self.record.effective_status == 0 {
+            self.record.effective_status = self.record.status;
+        }
+        self.shared.record(&self.record, &self.live.config.log);
+        self.shared.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Exchange {
+    /// Nobody finished it: its task was ended from outside.
+    fn drop(&mut self) {
+        self.conclude(Outcome::Internal, "dropped");
+        self.finish();
+    }
+}
+
+/// Takes over what a meter has read.
+pub(super) fn book_meter(record: &mut Record, shared: &Shared, meter: &Meter, word: &str) {
+    record.usage = meter.usage();
+    record.source = meter.source();
+    record.answer_id = meter.answer_id().map(|id| clipped(id, 128));
+    record.tier_served = meter.service_tier().map(|tier| clipped(tier, 64));
+    for _ in 0..meter.anomalies() {
+        shared.metrics.usage_anomaly(word);
+    }
+    for _ in 0..meter.malformed() {
+        shared.metrics.event_malformed(word);
+    }
+}
+
+/// At most `max` bytes of visible ASCII.
+pub(super) fn clipped(text: &str, max: usize) -> String {
+    text.chars().filter(char::is_ascii_graphic).take(max).collect()
+}
+
+fn new_record(id: Uuid) -> Record {
+    Record {
+        id,
+        client_request_id: None,
+        upstream_request_id: None,
+        answer_id: None,
+        key: None,
+        tag: None,
+        client: None,
+        endpoint: None,
+        model: None,
+        target: None,
+        attempts: Vec::new(),
+        stream: false,
+        status: 0,
+        effective_status: 0,
+        outcome: Outcome::Internal,
+        cause: None,
+        received: SystemTime::now(),
+        admitted: None,
+        upstream_first_byte: None,
+        upstream_first_output: None,
+        first_output: None,
+        first_visible: None,
+        last_output: None,
+        duration: Duration::ZERO,
+        waited: Duration::ZERO,
+        bytes: 0,
+        output_events: 0,
+        keepalives: 0,
+        usage: Usage::default(),
+        source: Source::None,
+        tier_requested: None,
+        tier_served: None,
+    }
+}

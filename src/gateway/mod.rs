@@ -1,0 +1,199 @@
+//! The spine: knows the order of a request's stages and does no work of its own.
+//!
+//! Called by Pingora, phase by phase. A routed request is answered whole in `request_filter`
+//! (Pingora's own loop has no timer and replays little: DESIGN section 2), a passthrough request
+//! goes Pingora's way through the same phases. Records are written in `logging`.
+
+mod admit;
+mod answer;
+mod attempt;
+mod exchange;
+mod pump;
+mod reply;
+mod shared;
+
+pub use exchange::{Admitted, Exchange};
+pub use shared::{Held, Shared};
+
+use crate::admission::headers;
+use crate::outcome::Outcome;
+use crate::relay::Input;
+use admit::{Denial, Entry};
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::header;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, ErrorType, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, Session};
+use pump::Break;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Weir as Pingora sees it.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+impl Gateway {
+    /// A gateway over the shared state.
+    #[must_use]
+    pub const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// Answers a request, or leaves it to Pingora's own way (`false`).
+    async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool, Break> {
+        match self.admit(session, exchange).await {
+            Ok(Entry::Routed(admitted)) => {
+                exchange.admitted = Some(Arc::clone(&admitted));
+                self.attempts(session, exchange, &admitted).await?;
+            }
+            Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
+            Ok(Entry::Unrouted) => return Ok(false),
+            Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await?,
+            Err(Denial::Gone) => return Err(Break::ClientGone),
+        }
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Exchange;
+
+    fn new_ctx(&self) -> Exchange {
+        crate::server::head_was_read();
+        Exchange::new(Arc::clone(&self.shared))
+    }
+
+    fn init_downstream_modules(&self, _: &mut pingora_core::modules::http::HttpModules) {}
+
+    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
+        let keepalive = exchange.live.config.server.keepalive_timeout.as_secs();
+        session.as_downstream_mut().set_keepalive(Some(keepalive));
+        session.as_downstream_mut().set_read_timeout(None);
+        match self.serve(session, exchange).await {
+            Ok(answered) => Ok(answered),
+            Err(Break::ClientGone) => {
+                self.left(exchange);
+                Err(closed_without_end())
+            }
+            Err(Break::Relay(_)) => Err(closed_without_end()),
+        }
+    }
+
+    async fn upstream_peer(&self, _: &mut Session, exchange: &mut Exchange) -> Result<Box<HttpPeer>> {
+        let site = match (&exchange.aim, &exchange.unrouted) {
+            (Some(aim), _) => Arc::clone(&aim.target.site),
+            (None, Some(unrouted)) => Arc::clone(&unrouted.site),
+            (None, None) => return Err(Error::explain(ErrorType::InternalError, "no site for this request")),
+        };
+        let peers = exchange.shared.connections.peers(&site).await;
+        let peer = peers.ok().and_then(|peers| peers.into_iter().next());
+        let mut peer =
+            peer.ok_or_else(|| Error::explain(ErrorType::ConnectError, "the provider's name does not resolve"))?;
+        peer.options.connection_timeout = Some(Duration::from_secs(5));
+        peer.options.total_connection_timeout = Some(Duration::from_secs(5));
+        peer.options.read_timeout = Some(Duration::from_secs(600));
+        Ok(Box::new(peer))
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        head: &mut RequestHeader,
+        exchange: &mut Exchange,
+    ) -> Result<()> {
+        match (&exchange.aim, &exchange.unrouted) {
+            (Some(aim), _) => attempt::credentials(&aim.target.site, aim.account, head),
+            (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head),
+            (None, None) => Ok(()),
+        }
+    }
+
+    async fn response_filter(&self, _: &mut Session, head: &mut ResponseHeader, exchange: &mut Exchange) -> Result<()> {
+        let Some(unrouted) = &exchange.unrouted else { return Ok(()) };
+        let provider = &unrouted.site.provider;
+        let length = head.headers.get(header::CONTENT_LENGTH).cloned();
+        let coding = head.headers.get(header::CONTENT_ENCODING).cloned();
+        let framing = head.headers.get(header::TRANSFER_ENCODING).cloned();
+        let kept = headers::down(&head.headers, &provider.pass_headers, false, &provider.api_keys);
+        let mut clean = ResponseHeader::build(head.status, Some(kept.len() + 6))?;
+        for (name, value) in &kept {
+            clean.append_header(name.clone(), value.clone())?;
+        }
+        let framed = [
+            (header::CONTENT_LENGTH, length),
+            (header::CONTENT_ENCODING, coding),
+            (header::TRANSFER_ENCODING, framing),
+        ];
+        for (name, value) in framed {
+            if let Some(value) = value {
+                clean.insert_header(name, value)?;
+            }
+        }
+        self.id_headers(exchange, &mut clean)?;
+        exchange.record.upstream_first_byte = Some(exchange.age());
+        exchange.record.status = head.status.as_u16();
+        clean.set_version(head.version);
+        *head = clean;
+        Ok(())
+    }
+
+    fn upstream_response_body_filter(
+        &self,
+        _: &mut Session,
+        body: &mut Option<Bytes>,
+        _end: bool,
+        exchange: &mut Exchange,
+    ) -> Result<Option<Duration>> {
+        let Some(chunk) = body.take() else { return Ok(None) };
+        if exchange.unrouted.is_some() {
+            exchange.record.bytes += chunk.len() as u64;
+            *body = Some(chunk);
+            return Ok(None);
+        }
+        if let Some(relay) = &mut exchange.relay {
+            let action = relay.on(Instant::now(), Input::Chunk(chunk));
+            exchange.next = action.next;
+            *body = Some(action.write);
+        }
+        Ok(None)
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, exchange: &mut Exchange) -> FailToProxy {
+        if exchange.unrouted.is_some() && session.response_written().is_none() {
+            log::debug!(error:%; "a passthrough request failed");
+            let reason = crate::refusal::Reason::UpstreamConnect;
+            exchange.conclude(Outcome::UpstreamError, reason.word());
+            if self.refuse(session, exchange, &reason).await.is_err() {
+                self.left(exchange);
+            }
+        }
+        FailToProxy { error_code: 0, can_reuse_downstream: false }
+    }
+
+    async fn logging(&self, _: &mut Session, error: Option<&Error>, exchange: &mut Exchange) {
+        if exchange.unrouted.is_some() {
+            let (outcome, cause) = answer::unrouted_outcome(exchange.record.status, error);
+            exchange.conclude(outcome, cause);
+        }
+        exchange.finish();
+    }
+
+    fn suppress_error_log(&self, _: &Session, _: &Exchange, _: &Error) -> bool {
+        true
+    }
+
+    fn request_summary(&self, _: &Session, exchange: &Exchange) -> String {
+        exchange.id.clone()
+    }
+}
+
+/// Tells Pingora to drop the connection (HTTP/1.1) or to reset the stream (HTTP/2): the response
+/// must not look complete.
+fn closed_without_end() -> Box<Error> {
+    Error::explain(ErrorType::ConnectionClosed, "closed without a clean end")
+}

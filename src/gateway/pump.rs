@@ -1,0 +1,202 @@
+//! The only shell of a stream: sockets, the timer, and the one `select!`.
+//!
+//! Called by the stages of a request for everything that takes time. While something is waited
+//! for, it watches the client, the relay's clock and the shutdown; what is to be written goes out here.
+
+use super::Gateway;
+use super::exchange::Exchange;
+use crate::outcome::Outcome;
+use crate::relay::{Action, Input, Next};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, Version, header};
+use pingora_core::ErrorType;
+use pingora_http::ResponseHeader;
+use pingora_proxy::Session;
+use std::future::Future;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+/// One write to the client (F3, S3).
+const WRITE_BYTES: usize = 16 * 1024;
+
+/// Something broke in on a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Break {
+    /// The client left, or does not take what is written.
+    ClientGone,
+    /// The relay's clock, or the shutdown, ended it.
+    Relay(Next),
+}
+
+impl Gateway {
+    /// Waits for `work` while the client, the clock and the shutdown are watched.
+    pub(super) async fn wait<T>(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Break> {
+        let mut work = pin!(work);
+        let since = Instant::now();
+        let result = loop {
+            let now = Instant::now();
+            if let Some(relay) = &exchange.relay {
+                exchange.timer.arm(relay.next_wake(), now);
+            }
+            let tick = tokio::select! {
+                biased;
+                () = gone(session, &mut exchange.client.pipelined) => break Err(Break::ClientGone),
+                done = &mut work => break Ok(done),
+                () = exchange.timer.fired() => Input::Tick,
+                _ = exchange.end_now.wait_for(|end| *end) => Input::Drain,
+            };
+            let Some(relay) = &mut exchange.relay else { continue };
+            let action = relay.on(Instant::now(), tick);
+            match self.act(session, exchange, action).await {
+                Ok(Next::Wait) => {}
+                Ok(next) => break Err(Break::Relay(next)),
+                Err(gone) => break Err(gone),
+            }
+        };
+        exchange.waited(since);
+        result
+    }
+
+    /// Writes what an action has for the client.
+    pub(super) async fn act(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        action: Action,
+    ) -> Result<Next, Break> {
+        if !action.write.is_empty() {
+            self.write(session, exchange, action.write).await?;
+        }
+        Ok(action.next)
+    }
+
+    /// Writes to the client, the head first if it is not out yet. Done when the socket has taken all.
+    pub(super) async fn write(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        mut bytes: Bytes,
+    ) -> Result<(), Break> {
+        let from = Instant::now();
+        if !exchange.client.opened {
+            let head = exchange.client.head.take().map_or_else(|| self.own_stream_head(session, exchange), Ok);
+            let head = head.map_err(|_| Break::ClientGone)?;
+            self.open(session, exchange, head).await?;
+        }
+        while !bytes.is_empty() {
+            let piece = bytes.split_to(bytes.len().min(WRITE_BYTES));
+            exchange.record.bytes += piece.len() as u64;
+            let written = session.as_downstream_mut().write_response_body(piece, false).await;
+            written.map_err(|error| unwritten(&error))?;
+        }
+        if let Some(relay) = &mut exchange.relay {
+            relay.wrote(from, Instant::now());
+        }
+        exchange.waited(from);
+        Ok(())
+    }
+
+    /// Sends the head.
+    pub(super) async fn open(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        head: ResponseHeader,
+    ) -> Result<(), Break> {
+        exchange.client.opened = true;
+        exchange.record.status = head.status.as_u16();
+        if let Some(admitted) = &exchange.admitted {
+            session.as_downstream_mut().set_write_timeout(Some(admitted.route.model.timeouts.client_write));
+        }
+        let written = session.as_downstream_mut().write_response_header(Box::new(head)).await;
+        written.map_err(|error| unwritten(&error))
+    }
+
+    /// Ends the response cleanly.
+    pub(super) async fn close(&self, session: &mut Session) -> Result<(), Break> {
+        let ended = session.as_downstream_mut().write_response_body(Bytes::new(), true).await;
+        ended.map_err(|error| unwritten(&error))
+    }
+
+    /// K3: the head of a stream whose upstream is still silent.
+    fn own_stream_head(&self, session: &Session, exchange: &Exchange) -> pingora_core::Result<ResponseHeader> {
+        let mut head = ResponseHeader::build(StatusCode::OK, Some(8))?;
+        head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
+        self.stream_headers(session, exchange, &mut head)?;
+        Ok(head)
+    }
+
+    /// What every stream's head has (F7, F10).
+    pub(super) fn stream_headers(
+        &self,
+        session: &Session,
+        exchange: &Exchange,
+        head: &mut ResponseHeader,
+    ) -> pingora_core::Result<()> {
+        let merged = crate::admission::headers::cache_control(head.headers.get(header::CACHE_CONTROL));
+        head.insert_header(header::CACHE_CONTROL, merged)?;
+        head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
+        self.id_headers(exchange, head)?;
+        frame_by_chunks(session, head)
+    }
+
+    /// F10.
+    pub(super) fn id_headers(&self, exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
+        head.insert_header("x-request-id", exchange.id.as_str())?;
+        if exchange.protocol == crate::protocol::Protocol::Messages {
+            head.insert_header("request-id", exchange.id.as_str())?;
+        }
+        Ok(())
+    }
+
+    /// Reads on to the end of a request body that was refused, for a moment, so that the client
+    /// gets to read the answer and the connection stays in step or is closed (B1, B287).
+    pub(super) async fn linger(&self, session: &mut Session) {
+        const LINGER: Duration = Duration::from_secs(2);
+        let downstream = session.as_downstream_mut();
+        let drained = tokio::time::timeout(LINGER, async {
+            while let Ok(Some(_)) = downstream.read_request_body().await {}
+            downstream.is_body_done()
+        });
+        if !matches!(drained.await, Ok(true)) {
+            session.as_downstream_mut().set_keepalive(None);
+        }
+    }
+
+    /// The client is gone.
+    pub(super) fn left(&self, exchange: &mut Exchange) {
+        exchange.conclude(Outcome::ClientGone, "client_gone");
+    }
+}
+
+/// HTTP/1.1 streams are chunked, HTTP/1.0 ends with the connection, HTTP/2 frames by itself.
+pub(super) fn frame_by_chunks(session: &Session, head: &mut ResponseHeader) -> pingora_core::Result<()> {
+    if session.req_header().version == Version::HTTP_11 {
+        head.insert_header(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
+    }
+    Ok(())
+}
+
+/// Resolves when the client has left (A9). Early bytes of a next request are no departure.
+async fn gone(session: &mut Session, pipelined: &mut bool) {
+    if !*pipelined {
+        match session.as_downstream_mut().read_body_or_idle(true).await {
+            Err(error) if *error.etype() == ErrorType::ConnectError => {
+                *pipelined = true;
+                session.as_downstream_mut().set_keepalive(None);
+            }
+            Ok(_) | Err(_) => return,
+        }
+    }
+    std::future::pending().await
+}
+
+fn unwritten(error: &pingora_core::Error) -> Break {
+    log::debug!(error:%; "writing to the client failed");
+    Break::ClientGone
+}

@@ -1,0 +1,99 @@
+//! What all requests share.
+//!
+//! Made by the server at start; read by the gateway. Touches nothing by itself.
+
+use crate::live::{Live, Wards};
+use crate::metrics::Metrics;
+use crate::record::Record;
+use crate::upstream::call::Connections;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::watch;
+
+/// The process-wide state.
+#[derive(Debug)]
+pub struct Shared {
+    /// The config in force; replaced as a whole (C2).
+    pub live: ArcSwap<Live>,
+    /// Everything counted.
+    pub metrics: Arc<Metrics>,
+    /// To the providers.
+    pub connections: Connections,
+    /// Health that outlives reloads.
+    pub wards: Wards,
+    /// New requests are refused (C3).
+    pub draining: AtomicBool,
+    /// Turns true when running streams have to end (C3).
+    pub end_now: watch::Sender<bool>,
+    /// Requests between head and record.
+    pub running: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Shared {
+    /// The state at start.
+    #[must_use]
+    pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>) -> Self {
+        Self {
+            live: ArcSwap::from_pointee(live),
+            metrics,
+            connections: Connections::new(),
+            wards,
+            draining: AtomicBool::new(false),
+            end_now: watch::Sender::new(false),
+            running: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+        }
+    }
+
+    /// The one place where an ended request is told to everybody who records.
+    pub fn record(&self, record: &Record, log: &crate::config::Log) {
+        self.metrics.finished(record);
+        crate::access::write(record, log);
+    }
+
+    /// Bytes held by all requests together.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+}
+
+/// One request's part of the bytes that all requests hold (F2); gives them back when dropped.
+#[derive(Debug)]
+pub struct Held {
+    shared: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Held {
+    /// Holds nothing yet.
+    #[must_use]
+    pub const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared, bytes: 0 }
+    }
+
+    /// Now holds `bytes` in all. Answers whether that is within `max` of everybody's.
+    pub fn set(&mut self, bytes: usize, max: u64) -> bool {
+        let bytes = bytes as u64;
+        if bytes == self.bytes {
+            return true;
+        }
+        let others = if bytes > self.bytes {
+            let more = bytes - self.bytes;
+            self.shared.held.fetch_add(more, Ordering::Relaxed).saturating_add(more)
+        } else {
+            self.shared.held.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            0
+        };
+        self.bytes = bytes;
+        others <= max
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.shared.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}

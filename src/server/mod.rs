@@ -1,0 +1,164 @@
+//! Puts the process together: state, listeners, admin, demo, shutdown.
+//!
+//! Called by `main`. Owns the process's life.
+
+mod app;
+mod listen;
+mod shutdown;
+
+pub use app::head_was_read;
+pub use listen::ListenError;
+
+use crate::admin::{self, AdminState, Readiness};
+use crate::config::{Config, Origin};
+use crate::demo::Demo;
+use crate::gateway::{Gateway, Shared};
+use crate::live::{Live, Wards};
+use crate::metrics::Metrics;
+use crate::upstream::site::BadRoots;
+use async_trait::async_trait;
+use pingora_core::apps::HttpServerOptions;
+use pingora_core::server::configuration::ServerConf;
+use pingora_core::server::{RunArgs, Server, ShutdownWatch};
+use pingora_core::services::background::{BackgroundService, background_service};
+use pingora_core::services::listening::Service;
+use pingora_proxy::HttpProxy;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+
+/// Weir cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// An address or its TLS files.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A provider's `ca:` file.
+    #[error(transparent)]
+    Roots(#[from] BadRoots),
+    /// The metrics registry.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The built-in model's socket.
+    #[error("the demo provider cannot listen: {0}")]
+    Demo(std::io::Error),
+}
+
+/// Serves until the process is told to stop. Returns when it may exit.
+///
+/// # Errors
+/// When it cannot start.
+pub fn serve(config: Arc<Config>) -> Result<(), StartError> {
+    for listen in &config.listen {
+        listen::probe(listen.address)?;
+    }
+    listen::probe(config.admin.address)?;
+    let demo = config.providers.values().any(|provider| provider.origin == Origin::Demo);
+    let demo = if demo { Some(Demo::bind().map_err(StartError::Demo)?) } else { None };
+    let metrics = Arc::new(Metrics::new(config.metrics.max_key_series)?);
+    metrics.configured(&config);
+    let wards = Wards::default();
+    let live = Live::new(Arc::clone(&config), &wards, demo.as_ref().map(|(_, address)| *address))?;
+    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics)));
+    let state = Arc::new(AdminState::new(metrics, config.admin.token.clone()));
+
+    let mut server = Server::new_with_opt_and_conf(None, conf(&config));
+    let conf = Arc::clone(&server.configuration);
+    server.bootstrap();
+    for h2c in [false, true] {
+        let mut service = proxy(&conf, &config, &shared, h2c);
+        for listen in config.listen.iter().filter(|listen| listen.h2c == h2c) {
+            service.add_listener(listen::endpoint(listen)?);
+        }
+        if config.listen.iter().any(|listen| listen.h2c == h2c) {
+            server.add_service(service);
+        }
+    }
+    let mut admin = admin::service(Arc::clone(&state));
+    admin.threads = Some(1);
+    admin.add_tcp(&config.admin.address.to_string());
+    server.add_service(admin);
+    if let Some((demo, _)) = demo {
+        server.add_service(background_service("demo", Model(Mutex::new(Some(demo)))));
+    }
+    let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
+    let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
+    server.add_service(background_service("ready", greeter));
+    server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(shared, state, &config.server)) });
+    Ok(())
+}
+
+/// Pingora's settings, from ours alone.
+fn conf(config: &Config) -> ServerConf {
+    let mut conf = ServerConf::default();
+    conf.threads = config.server.threads;
+    conf.grace_period_seconds = Some(0);
+    conf.graceful_shutdown_timeout_seconds = Some(1);
+    conf.max_retries = 1;
+    conf
+}
+
+fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: bool) -> Service<app::App> {
+    let mut proxy = HttpProxy::new(Gateway::new(Arc::clone(shared)), Arc::clone(conf));
+    let mut options = HttpServerOptions::default();
+    options.h2c = h2c;
+    options.h2_idle_timeout = Some(config.server.keepalive_timeout);
+    proxy.server_options = Some(options);
+    proxy.handle_init_modules();
+    let name = if h2c { "clients (h2c)" } else { "clients" };
+    Service::new(name.to_owned(), app::App::new(proxy, config.server.header_timeout))
+}
+
+/// The built-in model in the background.
+struct Model(Mutex<Option<Demo>>);
+
+#[async_trait]
+impl BackgroundService for Model {
+    async fn start(&self, shutdown: ShutdownWatch) {
+        let Some(demo) = self.0.lock().await.take() else { return };
+        let (_keep, never) = watch::channel(false);
+        tokio::select! {
+            served = demo.serve(never) => {
+                if let Err(error) = served {
+                    log::error!(error:%; "the demo provider stopped");
+                }
+            }
+            () = ended(shutdown) => {}
+        }
+    }
+}
+
+async fn ended(mut shutdown: ShutdownWatch) {
+    let _ = shutdown.wait_for(|stop| *stop).await;
+}
+
+/// Says ready once every listener takes connections.
+struct Greeter {
+    addresses: Vec<SocketAddr>,
+    state: Arc<AdminState>,
+}
+
+#[async_trait]
+impl BackgroundService for Greeter {
+    async fn start(&self, _: ShutdownWatch) {
+        const AGAIN: Duration = Duration::from_millis(5);
+        for address in &self.addresses {
+            while tokio::net::TcpStream::connect(reachable(*address)).await.is_err() {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+        self.state.set_readiness(Readiness::Ready);
+        log::info!(addresses:? = self.addresses; "serving");
+    }
+}
+
+/// A wildcard address is reached over loopback.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
