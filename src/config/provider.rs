@@ -68,8 +68,8 @@ impl BaseUrl {
     /// Reads `http://…` or `https://…`; `None` for anything else, for credentials and for a fragment.
     #[must_use]
     pub fn read(text: &str) -> Option<Self> {
-        if text.contains(['#', '@']) {
-            return None;
+        if text.contains('#') {
+            return None; // http::Uri drops it silently
         }
         let uri: http::Uri = text.parse().ok()?;
         let tls = match uri.scheme_str()? {
@@ -77,7 +77,7 @@ impl BaseUrl {
             "https" => true,
             _ => return None,
         };
-        let authority = uri.authority()?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let host = authority.host();
         let port = match authority.as_str().strip_prefix(host)?.strip_prefix(':') {
             None => {

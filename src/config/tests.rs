@@ -321,6 +321,7 @@ fn c1_base_urls() {
         ("https://a.example", "", None),
         ("https://a.example/v1/", "", None),
         ("https://a.example/openai/v1", "/openai", None),
+        ("https://a.example/x@1", "/x@1", None),
         ("https://a.example/x/?key=1", "/x", Some("key=1")),
     ] {
         let url = BaseUrl::read(text).unwrap();
@@ -337,6 +338,7 @@ fn c1_base_urls() {
         "https://",
         "https:///x",
         "https://u:p@a",
+        "https://a@a",
         "https://a#x",
         "https://a:0",
         "https://a:99999",
@@ -511,7 +513,7 @@ fn c1_broken_files_are_findings_with_a_place() {
             }
         }
     };
-    for (at, _) in text.char_indices().step_by(13) {
+    for (at, _) in text.char_indices().step_by(31) {
         look(&text[..at], &format!("up to byte {at}"));
         look(&format!("{}\u{0}{}", &text[..at], &text[at..]), &format!("NUL at byte {at}"));
     }

@@ -287,7 +287,7 @@ impl Word for Share {
 
 impl Word for Url {
     const NAME: &'static str = "url";
-    const PATTERN: &'static str = "^https?://[^@#]+$";
+    const PATTERN: &'static str = "^https?://[^@#/]+(/[^#]*)?$";
     const WANTED: &'static str =
         "write http:// or https://, the host, if need be :port and /path, without user:password@ and without #";
 
