@@ -18,6 +18,9 @@ mod tests;
 /// Deeper than any request or event seen; past it the text is refused, not followed.
 const MAX_DEPTH: u32 = 512;
 
+/// Bytes of a string that are looked at one by one.
+const NEAR: usize = 16;
+
 /// The text is not JSON, or nested too deeply; `at` is the byte where reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not JSON at byte {at}")]
@@ -252,7 +255,11 @@ impl<'a> Walker<'a> {
         Malformed { at: self.at }
     }
 
+    /// Most JSON on the wire has none: one look is enough then.
     fn white(&mut self) {
+        if self.text.get(self.at).is_some_and(|byte| *byte > b' ') {
+            return;
+        }
         self.skip_while(|byte| matches!(byte, b' ' | b'\n' | b'\r' | b'\t'));
     }
 
@@ -310,22 +317,15 @@ impl<'a> Walker<'a> {
     fn quoted(&mut self) -> Result<Text<'a>> {
         self.expect(b'"')?;
         let start = self.at;
-        let mut escaped = false;
-        loop {
-            let rest = self.text.get(self.at..).unwrap_or_default();
-            let Some(found) = memchr2(b'"', b'\\', rest) else {
-                self.at = self.text.len();
-                return Err(self.malformed());
-            };
-            self.at += found;
-            if self.text.get(self.at) == Some(&b'"') {
-                let raw = self.since(start);
-                self.at += 1;
-                return Ok(Text { raw, escaped });
-            }
-            escaped = true;
-            self.at += 2;
-        }
+        let rest = self.text.get(start..).unwrap_or_default();
+        let Some((len, escaped)) = string_end(rest) else {
+            self.at = self.text.len();
+            return Err(self.malformed());
+        };
+        self.at += len;
+        let raw = self.since(start);
+        self.at += 1;
+        Ok(Text { raw, escaped })
     }
 
     fn skip_nested(&mut self) -> Result<()> {
@@ -348,4 +348,34 @@ impl<'a> Walker<'a> {
             }
         }
     }
+}
+
+/// How long the inside of a string is whose first byte (after the quote) is the first of `rest`;
+/// `None` if it does not end.
+#[must_use]
+pub fn string_len(rest: &[u8]) -> Option<usize> {
+    string_end(rest).map(|(len, _)| len)
+}
+
+/// The length, and whether there are escapes.
+fn string_end(rest: &[u8]) -> Option<(usize, bool)> {
+    let mut len = 0;
+    let mut escaped = false;
+    loop {
+        len += string_stop(rest.get(len..)?)?;
+        if rest.get(len) == Some(&b'"') {
+            return Some((len, escaped));
+        }
+        escaped = true;
+        len += 2;
+    }
+}
+
+/// Where a quote or a backslash stands. Names and most values end within a few bytes, where a
+/// loop is over before `memchr` has set up.
+fn string_stop(rest: &[u8]) -> Option<usize> {
+    let (near, far) = rest.split_at_checked(NEAR).unwrap_or((rest, &[]));
+    near.iter()
+        .position(|byte| matches!(byte, b'"' | b'\\'))
+        .or_else(|| memchr2(b'"', b'\\', far).map(|found| NEAR + found))
 }

@@ -3,6 +3,7 @@
 //! Called by the meter. Touches only the meter's fields.
 
 use super::tally::Place;
+use super::twin::Holes;
 use super::{Facts, Finish, Meter, UpstreamError};
 use crate::json::{Kind, Malformed, Text, Walker};
 use crate::protocol::Protocol;
@@ -23,6 +24,7 @@ struct Chunk<'a> {
     filter: bool,
     role: bool,
     said: Said,
+    holes: Holes,
     /// Choices seen, and those finished, by index.
     seen: u128,
     finished: u128,
@@ -96,6 +98,11 @@ fn member<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, name: Text<'a>) ->
             let kind = walker.peek()?;
             chunk.error |= walker.filled()? && matches!(kind, Kind::Object | Kind::String);
         }
+        b"obfuscation" | b"p" if walker.peek()? == Kind::String => {
+            let start = walker.at();
+            walker.skip()?;
+            chunk.holes.padding(start..walker.at());
+        }
         b"object" => chunk.error |= walker.string()?.is_some_and(|object| object.is("error")),
         b"prompt_filter_results"
         | b"content_filter_results"
@@ -112,9 +119,9 @@ fn choice<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, position: u64) -> 
     let mut usage = None;
     walker.object(|walker, name| {
         match &*name.bytes() {
-            b"delta" => choice.delta = Some(delta(walker, &mut chunk.role)?),
-            b"message" => choice.message = Some(delta(walker, &mut chunk.role)?),
-            b"text" => choice.text.note(walker.filled()?, true),
+            b"delta" => choice.delta = Some(delta(walker, &mut chunk.role, &mut chunk.holes)?),
+            b"message" => choice.message = Some(delta(walker, &mut chunk.role, &mut chunk.holes)?),
+            b"text" => choice.text.note(chunk.holes.filled(walker)?, true),
             b"index" => choice.index = super::counts::whole(walker.skip()?),
             b"finish_reason" => {
                 let reason = walker.string()?.filter(|reason| !reason.is_empty());
@@ -146,17 +153,24 @@ fn choice<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, position: u64) -> 
     Ok(())
 }
 
-fn delta(walker: &mut Walker<'_>, role: &mut bool) -> Result<Said, Malformed> {
+fn delta(walker: &mut Walker<'_>, role: &mut bool, holes: &mut Holes) -> Result<Said, Malformed> {
     let mut said = Said::default();
     walker.object(|walker, name| {
         match &*name.bytes() {
-            b"content" if walker.peek()? == Kind::Array => parts(walker, &mut said)?,
-            b"content" | b"refusal" | b"audio" => said.note(walker.filled()?, true),
-            b"reasoning" | b"reasoning_content" | b"reasoning_details" => said.note(walker.filled()?, false),
+            b"content" if walker.peek()? == Kind::Array => {
+                holes.unfit();
+                parts(walker, &mut said)?;
+            }
+            b"content" | b"refusal" | b"audio" => said.note(holes.filled(walker)?, true),
+            b"reasoning" | b"reasoning_content" | b"reasoning_details" => said.note(holes.filled(walker)?, false),
             b"tool_calls" => {
+                holes.unfit();
                 walker.array(|walker| call(walker, &mut said))?;
             }
-            b"function_call" => call(walker, &mut said)?,
+            b"function_call" => {
+                holes.unfit();
+                call(walker, &mut said)?;
+            }
             b"role" => *role |= walker.filled()?,
             _ => drop(walker.skip()?),
         }
@@ -240,13 +254,17 @@ impl Chunk<'_> {
         if let Some(finish) = self.finish {
             meter.finish = Some(Finish::worse(meter.finish, finish));
         }
-        Facts {
+        let facts = Facts {
             output: self.said.output,
             visible: self.said.visible,
             finish: self.finish.is_some(),
             usage_only: self.seen == 0 && self.usage.is_some() && !self.filter,
             start: self.role && !std::mem::replace(&mut meter.started, true),
             ..Facts::default()
+        };
+        if self.usage.or(self.choice_usage).or(self.vendor_usage).is_none() {
+            meter.twin.learn(json, &self.holes, facts);
         }
+        facts
     }
 }

@@ -3,6 +3,7 @@
 //! Called by the meter. Touches only the meter's fields.
 
 use super::tally::Stage;
+use super::twin::Holes;
 use super::{Facts, Finish, Meter, UpstreamError};
 use crate::json::{Kind, Malformed, Text, Walker};
 use crate::protocol::Protocol;
@@ -37,6 +38,7 @@ struct Piece<'a> {
     /// Thinking or a signature, and anything else.
     thought: bool,
     said: bool,
+    holes: Holes,
 }
 
 /// Reads one event; `name` is the value of its `event:` line.
@@ -58,6 +60,10 @@ pub(super) fn read(meter: &mut Meter, json: &[u8], name: &[u8]) -> Result<Facts,
         b"content_block_delta" => {
             facts.output = event.piece.thought || event.piece.said;
             facts.visible = event.piece.said;
+            // Without a type the event's name decided, which a twin might not share.
+            if event.kind.is_some() {
+                meter.twin.learn(json, &event.piece.holes, facts);
+            }
         }
         b"message_delta" => {
             meter.note_messages_usage(event.usage, Stage::Later);
@@ -147,8 +153,8 @@ impl<'a> Piece<'a> {
                 b"stop_reason" => piece.stop_reason = walker.string()?.filter(|reason| !reason.is_empty()),
                 b"stop_sequence" | b"citations" => drop(walker.skip()?),
                 // `content` is what a compaction is made of: no answer text.
-                b"thinking" | b"signature" | b"content" | b"data" => piece.thought |= walker.filled()?,
-                _ => piece.said |= walker.filled()?,
+                b"thinking" | b"signature" | b"content" | b"data" => piece.thought |= piece.holes.filled(walker)?,
+                _ => piece.said |= piece.holes.filled(walker)?,
             }
             Ok(())
         })?;

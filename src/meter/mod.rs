@@ -11,6 +11,7 @@ mod responses;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod twin;
 pub mod usage;
 
 pub use error::UpstreamError;
@@ -19,6 +20,7 @@ use crate::json::{Malformed, Text, Walker};
 use crate::protocol::Protocol;
 use crate::sse::Span;
 use tally::Tally;
+use twin::Twin;
 use usage::{Source, Usage};
 
 /// Longest id, model or tier kept, in bytes; longer ones are not the upstream's own.
@@ -88,6 +90,7 @@ pub struct Meter {
     tier: Option<Box<str>>,
     created: Option<u64>,
     sequence: Option<u64>,
+    twin: Twin,
     /// The data of an event that has several data lines.
     scratch: Vec<u8>,
 }
@@ -113,6 +116,7 @@ impl Meter {
             tier: None,
             created: None,
             sequence: None,
+            twin: Twin::default(),
             scratch: Vec::new(),
         }
     }
@@ -264,6 +268,9 @@ impl Meter {
 
     fn data(&mut self, data: &[u8], name: &[u8]) -> Facts {
         let data = data.trim_ascii();
+        if let Some(facts) = self.twin.facts_of(data) {
+            return facts;
+        }
         match data.first() {
             None => return Facts::default(),
             Some(b'{') => {}
@@ -327,6 +334,7 @@ impl Meter {
         if let Some(tier) = tier
             && self.tier.as_deref().map(str::as_bytes) != Some(tier.raw())
         {
+            self.twin.forget();
             self.tier = kept(tier).or_else(|| self.tier.take());
         }
     }

@@ -6,6 +6,8 @@ use crate::protocol::Protocol;
 use crate::sse::Scanner;
 use Protocol::{Chat, Messages, Responses};
 use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::prelude::*;
 
 const CHAT_OK: &str = include_str!("../../tests/golden/chat-ok.sse");
 const MESSAGES_OK: &str = include_str!("../../tests/golden/messages-ok.sse");
@@ -832,4 +834,60 @@ fn a_malformed_event_leaves_no_trace() {
         (meter.answer_id(), meter.usage(), meter.all_finished(), meter.saw_output()),
         (None, Usage::default(), false, false)
     );
+}
+
+/// Events that are alike, and almost alike; `@` is where a string goes.
+fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
+    let chat = vec![
+        r#"{"id":"c","service_tier":"a","choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"id":"c","service_tier":"b","choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"id":"c","choices":[{"index":0,"delta":{"content":"@"}}],"obfuscation":"@"}"#,
+        r#"{"obfuscation":"@","choices":[{"index":0,"delta":{"reasoning_content":"@","content":null}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"reasoning":"@","reasoning_details":[{"text":"@"}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":"@"}}]}"#,
+        r#"{"choices":[{"index":1,"text":"@"}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"},"finish_reason":"@"}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"}}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"}}],"error":"@"}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"}}]} @"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"@","function":{"arguments":"@"}}]}}]}"#,
+    ];
+    let messages = vec![
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"@"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"@"}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"thinking":"@","text":"@"}}"#,
+        r#"{"index":0,"delta":{"type":"text_delta","text":"@"}}"#,
+        r#"{"type":"content_block_start","content_block":{"type":"text","text":"@"}}"#,
+        r#"{"type":"message_delta","delta":{"text":"@","stop_reason":"@"}}"#,
+    ];
+    let words = prop::sample::select(vec!["", "x", "stop", "\\\"", "\\", "\"", "你好", "x\",\"role\":\"y", "\\u0041"]);
+    let shapes = prop_oneof![Just((Chat, chat)), Just((Messages, messages))];
+    (shapes, vec((any::<prop::sample::Index>(), vec(words, 2)), 1..12)).prop_map(|((protocol, shapes), picks)| {
+        let event = |(shape, words): (prop::sample::Index, Vec<&str>)| {
+            let text = shape.get(&shapes).replacen('@', words[0], 1).replacen('@', words[1], 1);
+            let name = if words[0] == "x" { "event: content_block_delta\n" } else { "" };
+            format!("{name}data: {text}\n\n")
+        };
+        (protocol, picks.into_iter().map(event).collect())
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(3000))]
+
+    #[test]
+    fn a_twin_means_what_a_walk_would_say((protocol, events) in alike()) {
+        let (mut quick, mut slow) = (Meter::new(protocol, None), Meter::new(protocol, None));
+        for event in events {
+            let mut scanner = Scanner::new(1 << 20);
+            let block = scanner.push(event.clone().into()).unwrap();
+            slow.twin.forget();
+            let span = &scanner.spans()[0];
+            prop_assert_eq!(quick.event(&block.bytes, span), slow.event(&block.bytes, span), "{}", event);
+            prop_assert_eq!(quick.service_tier(), slow.service_tier(), "{}", event);
+        }
+        prop_assert_eq!(quick.usage(), slow.usage());
+        prop_assert_eq!((quick.seen, quick.finished, quick.finish(), quick.started), (slow.seen, slow.finished, slow.finish(), slow.started));
+        prop_assert_eq!((quick.answer_id(), quick.error(), quick.malformed()), (slow.answer_id(), slow.error(), slow.malformed()));
+    }
 }
