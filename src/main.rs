@@ -75,7 +75,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Serve { config } => serve(load(&config)?),
+        Command::Serve { config } => serve(&load(&config)?),
         Command::Check { config } => check(&config),
         Command::Schema => {
             say(&serde_json::to_string_pretty(&config::schema())?)?;
@@ -86,7 +86,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn serve(config: Arc<Config>) -> anyhow::Result<ExitCode> {
+fn serve(config: &Arc<Config>) -> anyhow::Result<ExitCode> {
     weir::logging::init(&config.log).context("cannot open the log")?;
     weir::server::serve(config)?;
     Ok(ExitCode::SUCCESS)
@@ -127,7 +127,7 @@ fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Re
     }
     changed.admin.address = admin;
     say(&welcome(listen, admin))?;
-    serve(config)
+    serve(&config)
 }
 
 fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> String {

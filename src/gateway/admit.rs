@@ -71,39 +71,14 @@ impl Gateway {
         if session.as_downstream().is_upgrade_req() || path == "/v1/realtime" {
             return Err(Reason::UpgradeRequired.into());
         }
-        let key = self.key(session, exchange)?;
+        let key = holder(session, exchange)?;
         match place {
             Place::Endpoint(_) if method != Method::POST => Err(Reason::MethodNotAllowed { allow: "POST" }.into()),
             Place::Endpoint(endpoint) => self.routed(session, exchange, endpoint, key).await.map(Entry::Routed),
             Place::Models(_) if method != Method::GET => Err(Reason::MethodNotAllowed { allow: "GET" }.into()),
             Place::Models(id) => Ok(Entry::Models { key, id }),
-            Place::Other => self.unrouted(exchange, &path, &method, &key).map(|()| Entry::Unrouted),
+            Place::Other => unrouted(exchange, &path, &method, &key).map(|()| Entry::Unrouted),
         }
-    }
-
-    fn key(&self, session: &Session, exchange: &mut Exchange) -> Result<Arc<Key>, Reason> {
-        let found = exchange.live.keys.find(&session.req_header().headers, SystemTime::now());
-        let key = found.map_err(Reason::Key)?;
-        exchange.record.key = Some(Arc::from(key.name.as_str()));
-        exchange.record.tag = key.tag.as_deref().map(Arc::from);
-        if may_come_from(&key, exchange.record.client) { Ok(key) } else { Err(Reason::IpNotAllowed) }
-    }
-
-    fn unrouted(&self, exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> Result<(), Denial> {
-        let entries = exchange.live.config.passthrough.iter().filter(|entry| {
-            let rest = path.strip_prefix(entry.path.as_str());
-            rest.is_some_and(|rest| rest.is_empty() || entry.prefix && rest.starts_with('/'))
-        });
-        let mut known = entries.filter(|entry| entry.keys.contains(&key.name)).peekable();
-        if known.peek().is_none() || path.split('/').any(|part| part == "..") {
-            return Err(Reason::UnknownPath.into());
-        }
-        let entry = known.find(|entry| entry.methods.contains(method));
-        let site = entry.and_then(|entry| exchange.live.sites.get(&entry.provider.name));
-        let Some(site) = site else { return Err(Reason::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()) };
-        exchange.record.target = Some(Arc::from(site.provider.name.as_str()));
-        exchange.unrouted = Some(Unrouted { site: Arc::clone(site) });
-        Ok(())
     }
 
     async fn routed(
@@ -201,6 +176,31 @@ impl Gateway {
         }
         Ok(first.unwrap_or_else(|| body.freeze()))
     }
+}
+
+fn holder(session: &Session, exchange: &mut Exchange) -> Result<Arc<Key>, Reason> {
+    let found = exchange.live.keys.find(&session.req_header().headers, SystemTime::now());
+    let key = found.map_err(Reason::Key)?;
+    exchange.record.key = Some(Arc::from(key.name.as_str()));
+    exchange.record.tag = key.tag.as_deref().map(Arc::from);
+    if may_come_from(&key, exchange.record.client) { Ok(key) } else { Err(Reason::IpNotAllowed) }
+}
+
+fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> Result<(), Denial> {
+    let entries = exchange.live.config.passthrough.iter().filter(|entry| {
+        let rest = path.strip_prefix(entry.path.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || entry.prefix && rest.starts_with('/'))
+    });
+    let mut known = entries.filter(|entry| entry.keys.contains(&key.name)).peekable();
+    if known.peek().is_none() || path.split('/').any(|part| part == "..") {
+        return Err(Reason::UnknownPath.into());
+    }
+    let entry = known.find(|entry| entry.methods.contains(method));
+    let site = entry.and_then(|entry| exchange.live.sites.get(&entry.provider.name));
+    let Some(site) = site else { return Err(Reason::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()) };
+    exchange.record.target = Some(Arc::from(site.provider.name.as_str()));
+    exchange.unrouted = Some(Unrouted { site: Arc::clone(site) });
+    Ok(())
 }
 
 fn broken_body(error: &pingora_core::Error) -> Denial {

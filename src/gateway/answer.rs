@@ -4,7 +4,7 @@
 
 use super::Gateway;
 use super::exchange::Exchange;
-use super::pump::Break;
+use super::pump::{Break, id_headers};
 use crate::admission::headers;
 use crate::admission::keys::may_use;
 use crate::config::Key;
@@ -43,7 +43,7 @@ impl Gateway {
         extra: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<(), Break> {
-        let head = self.json_head(exchange, status, extra, body.len()).map_err(|_| Break::ClientGone)?;
+        let head = json_head(exchange, status, extra, body.len()).map_err(|_| Break::ClientGone)?;
         self.open(session, exchange, head).await?;
         exchange.record.bytes += body.len() as u64;
         let body = if session.req_header().method == http::Method::HEAD { Bytes::new() } else { body };
@@ -53,24 +53,6 @@ impl Gateway {
             self.linger(session).await;
         }
         Ok(())
-    }
-
-    fn json_head(
-        &self,
-        exchange: &Exchange,
-        status: u16,
-        extra: &[(HeaderName, HeaderValue)],
-        length: usize,
-    ) -> pingora_core::Result<ResponseHeader> {
-        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut head = ResponseHeader::build(status, Some(extra.len() + 4))?;
-        head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
-        for (name, value) in extra {
-            head.insert_header(name.clone(), value.clone())?;
-        }
-        head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
-        self.id_headers(exchange, &mut head)?;
-        Ok(head)
     }
 
     /// `GET /v1/models` and `/v1/models/{id}`: only what the key may use (A10).
@@ -85,7 +67,7 @@ impl Gateway {
         let usable = exchange.live.config.models.iter().filter(|model| may_use(key, &model.name));
         let named = |name: &str| if anthropic { anthropic_model(name) } else { openai_model(name) };
         let value = match id {
-            None => list(usable.map(|model| named(&model.name)).collect(), anthropic),
+            None => list(&usable.map(|model| named(&model.name)).collect::<Vec<_>>(), anthropic),
             Some(id) => {
                 let mut usable = usable;
                 let found = usable.find(|model| model.name == id || model.aliases.iter().any(|alias| alias == id));
@@ -101,6 +83,23 @@ impl Gateway {
     }
 }
 
+fn json_head(
+    exchange: &Exchange,
+    status: u16,
+    extra: &[(HeaderName, HeaderValue)],
+    length: usize,
+) -> pingora_core::Result<ResponseHeader> {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut head = ResponseHeader::build(status, Some(extra.len() + 4))?;
+    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
+    for (name, value) in extra {
+        head.insert_header(name.clone(), value.clone())?;
+    }
+    head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
+    id_headers(exchange, &mut head)?;
+    Ok(head)
+}
+
 fn openai_model(name: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "weir"})
 }
@@ -109,7 +108,7 @@ fn anthropic_model(name: &str) -> Value {
     json!({"type": "model", "id": name, "display_name": name, "created_at": "1970-01-01T00:00:00Z"})
 }
 
-fn list(models: Vec<Value>, anthropic: bool) -> Value {
+fn list(models: &[Value], anthropic: bool) -> Value {
     if !anthropic {
         return json!({"object": "list", "data": models});
     }

@@ -33,7 +33,14 @@ pub(super) enum Tried {
     /// The response is over, told to the client.
     Done(Outcome, &'static str),
     /// Nothing of it reached the client.
-    Failed(Failed),
+    Failed(Box<Failed>),
+}
+
+impl Tried {
+    /// A failure without words of the upstream's.
+    pub(super) fn failed(failure: Failure) -> Self {
+        Self::Failed(Box::new(failure.into()))
+    }
 }
 
 /// A failed attempt.
@@ -74,15 +81,15 @@ impl Gateway {
         };
         let affinity = affinity(&model.affinity, &traits);
         let mut tried: Vec<Arc<Target>> = Vec::new();
-        let mut failures: Vec<(Failed, Option<Arc<Target>>)> = Vec::new();
+        let mut failures: Vec<(Box<Failed>, Option<Arc<Target>>)> = Vec::new();
         loop {
             let Some(choice) = admitted.route.choose(Instant::now(), affinity, &tried) else {
-                failures.push((Failure::Busy.into(), None));
+                failures.push((Box::new(Failure::Busy.into()), None));
                 break;
             };
             let began = exchange.age();
             let result = self.attempt(session, exchange, admitted, &choice).await;
-            let result = self.judge(exchange, &choice, began, result)?;
+            let result = judge(exchange, &choice, began, result)?;
             let failed = match result {
                 Tried::Done(outcome, cause) => {
                     exchange.conclude(outcome, cause);
@@ -98,7 +105,7 @@ impl Gateway {
             let hint = failed.retry_after;
             tried.push(Arc::clone(&choice.target));
             failures.push((failed, Some(choice.target)));
-            if !self.goes_on(exchange, admitted, failure, tried.len()) {
+            if !goes_on(exchange, admitted, failure, tried.len()) {
                 break;
             }
             if admitted.route.has_untried(&tried) {
@@ -108,7 +115,7 @@ impl Gateway {
             match self.wait(session, exchange, tokio::time::sleep(wait)).await {
                 Ok(()) => {}
                 Err(Break::Relay(Next::Failed(failure))) => {
-                    failures.push((failure.into(), None));
+                    failures.push((Box::new(failure.into()), None));
                     break;
                 }
                 Err(Break::Relay(Next::Done(outcome, cause))) => {
@@ -119,68 +126,6 @@ impl Gateway {
             }
         }
         self.give_up(session, exchange, admitted, failures).await
-    }
-
-    /// Whether one more attempt may start (A4, A5).
-    fn goes_on(&self, exchange: &Exchange, admitted: &Admitted, failure: Failure, tried: usize) -> bool {
-        let retry = &admitted.route.model.retry;
-        failure.may_retry() && tried < retry.attempts as usize && exchange.age() < retry.deadline
-    }
-
-    /// Books an ended attempt: record, health of target and account (A6, A8).
-    fn judge(
-        &self,
-        exchange: &mut Exchange,
-        choice: &Choice,
-        began: Duration,
-        result: Result<Tried, Break>,
-    ) -> Result<Tried, Break> {
-        let (failure, word) = match &result {
-            Ok(Tried::Done(outcome, cause)) => {
-                (outcome_failure(*outcome), if outcome.is_fault() { *cause } else { "ok" })
-            }
-            Ok(Tried::Failed(failed)) => (Some(failed.failure), failed.failure.word()),
-            Err(Break::ClientGone) => (None, "client_gone"),
-            Err(Break::Relay(_)) => (Some(Failure::Broken), Failure::Broken.word()),
-        };
-        let now = Instant::now();
-        let target = &choice.target;
-        let config = &exchange.admitted.as_ref().map(|admitted| admitted.route.model.health);
-        if let (Some(failure), Some(config)) = (failure, config) {
-            let account = target.accounts.get(choice.account);
-            match failure.blame() {
-                Blame::Nobody => {}
-                Blame::Target => {
-                    target.health.failed(now, config);
-                }
-                Blame::Throttled => {
-                    let hint = if let Ok(Tried::Failed(failed)) = &result { failed.retry_after } else { None };
-                    target.health.throttled(now, hint, config);
-                }
-                Blame::Account => {
-                    if let Some(account) = account {
-                        account.cool(now, config.cooldown_account);
-                    }
-                    log::error!(target_name = &*target.word; "the provider refuses the key or its account is used up: see the provider's billing page and api_key");
-                }
-            }
-        } else if matches!(&result, Ok(Tried::Done(Outcome::Completed | Outcome::Truncated, _))) {
-            target.health.worked();
-            if let Some(account) = target.accounts.get(choice.account) {
-                account.worked();
-            }
-        }
-        exchange.shared.metrics.target_healthy(&target.word, target.health.is_healthy());
-        let (status, ended) = (exchange.upstream_status.take(), exchange.age());
-        exchange.attempt_ended(Attempt {
-            target: Arc::clone(&target.word),
-            result: word,
-            status,
-            began,
-            ended,
-            maybe_billed: failure.is_some_and(Failure::maybe_billed),
-        });
-        result
     }
 
     /// One try at one target.
@@ -194,7 +139,7 @@ impl Gateway {
         let target = &choice.target;
         exchange.aim = Some(Aim { target: Arc::clone(target), account: choice.account });
         let Ok(call) = self.call(session, exchange, admitted, target).await else {
-            return Ok(Tried::Failed(Failure::Connect.into()));
+            return Ok(Tried::failed(Failure::Connect));
         };
         let mut timeouts = admitted.route.model.timeouts;
         if !admitted.facts.stream {
@@ -205,9 +150,9 @@ impl Gateway {
         let answer = match self.wait(session, exchange, Box::pin(calling)).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(Failure::FirstByte)) if !admitted.facts.stream => {
-                return Ok(Tried::Failed(Failure::NonStream.into()));
+                return Ok(Tried::failed(Failure::NonStream));
             }
-            Ok(Err(failure)) => return Ok(Tried::Failed(failure.into())),
+            Ok(Err(failure)) => return Ok(Tried::failed(failure)),
             Err(broken) => return self.broke(session, broken).await,
         };
         drop(call);
@@ -218,7 +163,7 @@ impl Gateway {
     pub(super) async fn broke(&self, session: &mut Session, broken: Break) -> Result<Tried, Break> {
         match broken {
             Break::ClientGone | Break::Relay(Next::Wait) => Err(Break::ClientGone),
-            Break::Relay(Next::Failed(failure)) => Ok(Tried::Failed(failure.into())),
+            Break::Relay(Next::Failed(failure)) => Ok(Tried::failed(failure)),
             Break::Relay(Next::Done(outcome, cause)) => {
                 self.close(session).await?;
                 Ok(Tried::Done(outcome, cause))
@@ -253,7 +198,7 @@ impl Gateway {
         session: &mut Session,
         exchange: &mut Exchange,
         admitted: &Admitted,
-        failures: Vec<(Failed, Option<Arc<Target>>)>,
+        failures: Vec<(Box<Failed>, Option<Arc<Target>>)>,
     ) -> Result<(), Break> {
         let telling = failures.into_iter().rev().max_by_key(|(failed, _)| failed.failure.telling());
         let Some((failed, target)) = telling else { return Err(Break::ClientGone) };
@@ -296,6 +241,65 @@ impl Gateway {
         self.act(session, exchange, action).await?;
         self.close(session).await
     }
+}
+
+/// Whether one more attempt may start (A4, A5).
+fn goes_on(exchange: &Exchange, admitted: &Admitted, failure: Failure, tried: usize) -> bool {
+    let retry = &admitted.route.model.retry;
+    failure.may_retry() && tried < retry.attempts as usize && exchange.age() < retry.deadline
+}
+
+/// Books an ended attempt: record, health of target and account (A6, A8).
+fn judge(
+    exchange: &mut Exchange,
+    choice: &Choice,
+    began: Duration,
+    result: Result<Tried, Break>,
+) -> Result<Tried, Break> {
+    let (failure, word) = match &result {
+        Ok(Tried::Done(outcome, cause)) => (outcome_failure(*outcome), if outcome.is_fault() { *cause } else { "ok" }),
+        Ok(Tried::Failed(failed)) => (Some(failed.failure), failed.failure.word()),
+        Err(Break::ClientGone) => (None, "client_gone"),
+        Err(Break::Relay(_)) => (Some(Failure::Broken), Failure::Broken.word()),
+    };
+    let now = Instant::now();
+    let target = &choice.target;
+    let config = &exchange.admitted.as_ref().map(|admitted| admitted.route.model.health);
+    if let (Some(failure), Some(config)) = (failure, config) {
+        let account = target.accounts.get(choice.account);
+        match failure.blame() {
+            Blame::Nobody => {}
+            Blame::Target => {
+                target.health.failed(now, config);
+            }
+            Blame::Throttled => {
+                let hint = if let Ok(Tried::Failed(failed)) = &result { failed.retry_after } else { None };
+                target.health.throttled(now, hint, config);
+            }
+            Blame::Account => {
+                if let Some(account) = account {
+                    account.cool(now, config.cooldown_account);
+                }
+                log::error!(target_name = &*target.word; "the provider refuses the key or its account is used up: see the provider's billing page and api_key");
+            }
+        }
+    } else if matches!(&result, Ok(Tried::Done(Outcome::Completed | Outcome::Truncated, _))) {
+        target.health.worked();
+        if let Some(account) = target.accounts.get(choice.account) {
+            account.worked();
+        }
+    }
+    exchange.shared.metrics.target_healthy(&target.word, target.health.is_healthy());
+    let (status, ended) = (exchange.upstream_status.take(), exchange.age());
+    exchange.attempt_ended(Attempt {
+        target: Arc::clone(&target.word),
+        result: word,
+        status,
+        began,
+        ended,
+        maybe_billed: failure.is_some_and(Failure::maybe_billed),
+    });
+    result
 }
 
 /// The credential and the operator's own headers for one call (F8).

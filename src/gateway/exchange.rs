@@ -60,8 +60,6 @@ pub struct Exchange {
     pub aim: Option<Aim>,
     /// The status of the attempt that runs.
     pub upstream_status: Option<u16>,
-    /// What a whole reply came to, once it was read.
-    pub whole_outcome: Outcome,
     stream_guard: Option<ActiveGuard>,
     _request_guard: ActiveGuard,
     finished: bool,
@@ -164,7 +162,6 @@ impl Exchange {
             timer: Timer::new(began),
             aim: None,
             upstream_status: None,
-            whole_outcome: Outcome::Completed,
             shared,
             finished: false,
         }
@@ -178,7 +175,7 @@ impl Exchange {
 
     /// Bytes of the request's body, which are held to the end for the next attempt (F2).
     #[must_use]
-    pub fn held_body(&self) -> usize {
+    pub fn body_bytes(&self) -> usize {
         self.admitted.as_ref().map_or(0, |admitted| admitted.body.len())
     }
 

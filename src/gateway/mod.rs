@@ -7,10 +7,12 @@
 mod admit;
 mod answer;
 mod attempt;
+mod body;
 mod exchange;
 mod pump;
 mod reply;
 mod shared;
+mod stream;
 
 pub use exchange::{Admitted, Exchange};
 pub use shared::{Held, Shared};
@@ -77,7 +79,7 @@ impl ProxyHttp for Gateway {
         match self.serve(session, exchange).await {
             Ok(answered) => Ok(answered),
             Err(Break::ClientGone) => {
-                self.left(exchange);
+                exchange.conclude(Outcome::ClientGone, "client_gone");
                 Err(closed_without_end())
             }
             Err(Break::Relay(_)) => Err(closed_without_end()),
@@ -96,7 +98,7 @@ impl ProxyHttp for Gateway {
             peer.ok_or_else(|| Error::explain(ErrorType::ConnectError, "the provider's name does not resolve"))?;
         peer.options.connection_timeout = Some(Duration::from_secs(5));
         peer.options.total_connection_timeout = Some(Duration::from_secs(5));
-        peer.options.read_timeout = Some(Duration::from_secs(600));
+        peer.options.read_timeout = Some(Duration::from_mins(10));
         Ok(Box::new(peer))
     }
 
@@ -134,7 +136,7 @@ impl ProxyHttp for Gateway {
                 clean.insert_header(name, value)?;
             }
         }
-        self.id_headers(exchange, &mut clean)?;
+        pump::id_headers(exchange, &mut clean)?;
         exchange.record.upstream_first_byte = Some(exchange.age());
         exchange.record.status = head.status.as_u16();
         clean.set_version(head.version);
@@ -169,7 +171,7 @@ impl ProxyHttp for Gateway {
             let reason = crate::refusal::Reason::UpstreamConnect;
             exchange.conclude(Outcome::UpstreamError, reason.word());
             if self.refuse(session, exchange, &reason).await.is_err() {
-                self.left(exchange);
+                exchange.conclude(Outcome::ClientGone, "client_gone");
             }
         }
         FailToProxy { error_code: 0, can_reuse_downstream: false }
@@ -194,6 +196,7 @@ impl ProxyHttp for Gateway {
 
 /// Tells Pingora to drop the connection (HTTP/1.1) or to reset the stream (HTTP/2): the response
 /// must not look complete.
+#[expect(clippy::unnecessary_box_returns, reason = "Pingora's own error type")]
 fn closed_without_end() -> Box<Error> {
     Error::explain(ErrorType::ConnectionClosed, "closed without a clean end")
 }

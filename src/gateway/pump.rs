@@ -5,7 +5,7 @@
 
 use super::Gateway;
 use super::exchange::Exchange;
-use crate::outcome::Outcome;
+use crate::protocol::Protocol;
 use crate::relay::{Action, Input, Next};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header};
@@ -84,7 +84,7 @@ impl Gateway {
     ) -> Result<(), Break> {
         let from = Instant::now();
         if !exchange.client.opened {
-            let head = exchange.client.head.take().map_or_else(|| self.own_stream_head(session, exchange), Ok);
+            let head = exchange.client.head.take().map_or_else(|| own_stream_head(session, exchange), Ok);
             let head = head.map_err(|_| Break::ClientGone)?;
             self.open(session, exchange, head).await?;
         }
@@ -123,37 +123,6 @@ impl Gateway {
         ended.map_err(|error| unwritten(&error))
     }
 
-    /// K3: the head of a stream whose upstream is still silent.
-    fn own_stream_head(&self, session: &Session, exchange: &Exchange) -> pingora_core::Result<ResponseHeader> {
-        let mut head = ResponseHeader::build(StatusCode::OK, Some(8))?;
-        head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
-        self.stream_headers(session, exchange, &mut head)?;
-        Ok(head)
-    }
-
-    /// What every stream's head has (F7, F10).
-    pub(super) fn stream_headers(
-        &self,
-        session: &Session,
-        exchange: &Exchange,
-        head: &mut ResponseHeader,
-    ) -> pingora_core::Result<()> {
-        let merged = crate::admission::headers::cache_control(head.headers.get(header::CACHE_CONTROL));
-        head.insert_header(header::CACHE_CONTROL, merged)?;
-        head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
-        self.id_headers(exchange, head)?;
-        frame_by_chunks(session, head)
-    }
-
-    /// F10.
-    pub(super) fn id_headers(&self, exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
-        head.insert_header("x-request-id", exchange.id.as_str())?;
-        if exchange.protocol == crate::protocol::Protocol::Messages {
-            head.insert_header("request-id", exchange.id.as_str())?;
-        }
-        Ok(())
-    }
-
     /// Reads on to the end of a request body that was refused, for a moment, so that the client
     /// gets to read the answer and the connection stays in step or is closed (B1, B287).
     pub(super) async fn linger(&self, session: &mut Session) {
@@ -167,11 +136,36 @@ impl Gateway {
             session.as_downstream_mut().set_keepalive(None);
         }
     }
+}
 
-    /// The client is gone.
-    pub(super) fn left(&self, exchange: &mut Exchange) {
-        exchange.conclude(Outcome::ClientGone, "client_gone");
+/// K3: the head of a stream whose upstream is still silent.
+fn own_stream_head(session: &Session, exchange: &Exchange) -> pingora_core::Result<ResponseHeader> {
+    let mut head = ResponseHeader::build(StatusCode::OK, Some(8))?;
+    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
+    stream_headers(session, exchange, &mut head)?;
+    Ok(head)
+}
+
+/// What every stream's head has (F7, F10).
+pub(super) fn stream_headers(
+    session: &Session,
+    exchange: &Exchange,
+    head: &mut ResponseHeader,
+) -> pingora_core::Result<()> {
+    let merged = crate::admission::headers::cache_control(head.headers.get(header::CACHE_CONTROL));
+    head.insert_header(header::CACHE_CONTROL, merged)?;
+    head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
+    id_headers(exchange, head)?;
+    frame_by_chunks(session, head)
+}
+
+/// F10.
+pub(super) fn id_headers(exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
+    head.insert_header("x-request-id", exchange.id.as_str())?;
+    if exchange.protocol == Protocol::Messages {
+        head.insert_header("request-id", exchange.id.as_str())?;
     }
+    Ok(())
 }
 
 /// HTTP/1.1 streams are chunked, HTTP/1.0 ends with the connection, HTTP/2 frames by itself.
@@ -193,7 +187,7 @@ async fn gone(session: &mut Session, pipelined: &mut bool) {
             Ok(_) | Err(_) => return,
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn unwritten(error: &pingora_core::Error) -> Break {

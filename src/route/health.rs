@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A8: whatever a server says, it is asked again after this.
-const LONGEST_HINT: Duration = Duration::from_secs(300);
+const LONGEST_HINT: Duration = Duration::from_mins(5);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Condition {
@@ -126,7 +126,7 @@ mod tests {
         failures: 3,
         cooldown: Duration::from_secs(10),
         cooldown_max: Duration::from_secs(35),
-        cooldown_account: Duration::from_secs(600),
+        cooldown_account: Duration::from_mins(10),
     };
 
     #[test]
@@ -155,9 +155,9 @@ mod tests {
     fn b142_a_hint_of_days_is_cut_to_five_minutes() {
         let health = Health::default();
         let now = Instant::now();
-        health.throttled(now, Some(Duration::from_secs(156 * 3600)), &CONFIG);
+        health.throttled(now, Some(Duration::from_hours(156)), &CONFIG);
         assert!(health.is_cooling(now + Duration::from_secs(299)));
-        assert!(!health.is_cooling(now + Duration::from_secs(300)));
+        assert!(!health.is_cooling(now + Duration::from_mins(5)));
     }
 
     #[test]

@@ -100,7 +100,7 @@ impl Route {
 /// draw in which a target of double weight wins twice as often (or, with affinity, always the
 /// same one while it is there: rendezvous hashing).
 fn rank(target: &Target, now: Instant, affinity: Option<u64>, tried: &[Arc<Target>]) -> (usize, bool, u32, u64) {
-    let tries = tried.iter().filter(|done| std::ptr::eq(done.as_ref(), target)).count();
+    let before = tried.iter().filter(|done| std::ptr::eq(done.as_ref(), target)).count();
     let draw = match affinity {
         Some(hash) => {
             let mut hasher = DefaultHasher::new();
@@ -109,7 +109,7 @@ fn rank(target: &Target, now: Instant, affinity: Option<u64>, tried: &[Arc<Targe
         }
         None => fastrand::u64(..),
     };
-    (tries, target.is_cooling(now), target.config.priority, weighted(draw, target.config.weight))
+    (before, target.is_cooling(now), target.config.priority, weighted(draw, target.config.weight))
 }
 
 /// An exponential draw: `-ln(uniform) / weight`, scaled to an integer; the smallest wins.

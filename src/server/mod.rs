@@ -49,7 +49,7 @@ pub enum StartError {
 ///
 /// # Errors
 /// When it cannot start.
-pub fn serve(config: Arc<Config>) -> Result<(), StartError> {
+pub fn serve(config: &Arc<Config>) -> Result<(), StartError> {
     for listen in &config.listen {
         listen::probe(listen.address)?;
     }
@@ -57,17 +57,17 @@ pub fn serve(config: Arc<Config>) -> Result<(), StartError> {
     let demo = config.providers.values().any(|provider| provider.origin == Origin::Demo);
     let demo = if demo { Some(Demo::bind().map_err(StartError::Demo)?) } else { None };
     let metrics = Arc::new(Metrics::new(config.metrics.max_key_series)?);
-    metrics.configured(&config);
+    metrics.configured(config);
     let wards = Wards::default();
-    let live = Live::new(Arc::clone(&config), &wards, demo.as_ref().map(|(_, address)| *address))?;
+    let live = Live::new(Arc::clone(config), &wards, demo.as_ref().map(|(_, address)| *address))?;
     let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics)));
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone()));
 
-    let mut server = Server::new_with_opt_and_conf(None, conf(&config));
+    let mut server = Server::new_with_opt_and_conf(None, conf(config));
     let conf = Arc::clone(&server.configuration);
     server.bootstrap();
     for h2c in [false, true] {
-        let mut service = proxy(&conf, &config, &shared, h2c);
+        let mut service = proxy(&conf, config, &shared, h2c);
         for listen in config.listen.iter().filter(|listen| listen.h2c == h2c) {
             service.add_listener(listen::endpoint(listen)?);
         }
@@ -91,12 +91,13 @@ pub fn serve(config: Arc<Config>) -> Result<(), StartError> {
 
 /// Pingora's settings, from ours alone.
 fn conf(config: &Config) -> ServerConf {
-    let mut conf = ServerConf::default();
-    conf.threads = config.server.threads;
-    conf.grace_period_seconds = Some(0);
-    conf.graceful_shutdown_timeout_seconds = Some(1);
-    conf.max_retries = 1;
-    conf
+    ServerConf {
+        threads: config.server.threads,
+        grace_period_seconds: Some(0),
+        graceful_shutdown_timeout_seconds: Some(1),
+        max_retries: 1,
+        ..ServerConf::default()
+    }
 }
 
 fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: bool) -> Service<app::App> {

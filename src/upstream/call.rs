@@ -113,10 +113,10 @@ impl Connections {
     ///
     /// # Errors
     /// Why there is no head; nothing is left open then.
-    pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Answer, Failure> {
+    pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
         let (session, peer, reused) = self.connect(&self.pooled, site, timeouts).await?;
         let lost = match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => return Ok(Answer { session, peer, sent }),
+            Ok((session, sent)) => return Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => lost,
         };
         match lost.again {
@@ -126,7 +126,7 @@ impl Connections {
         }
         let (session, peer, _) = self.connect(&self.fresh, site, timeouts).await?;
         match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => Ok(Answer { session, peer, sent }),
+            Ok((session, sent)) => Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => Err(lost.failure),
         }
     }

@@ -15,7 +15,7 @@ pub enum Coding {
     /// Nothing to do.
     Identity,
     /// Decoded on the way.
-    Decoded(Decoder),
+    Decoded(Box<Decoder>),
     /// Passes raw, unread (F5).
     Unknown,
 }
@@ -27,26 +27,31 @@ impl Coding {
         let Some(value) = value else { return Self::Identity };
         match value.trim().to_ascii_lowercase().as_str() {
             "" | "identity" => Self::Identity,
-            "gzip" | "x-gzip" => Self::Decoded(Decoder::Gzip(flate2::write::MultiGzDecoder::new(Vec::new()))),
-            "deflate" => Self::Decoded(Decoder::Deflate(flate2::write::ZlibDecoder::new(Vec::new()))),
-            "br" => Self::Decoded(Decoder::Brotli(Box::new(brotli::DecompressorWriter::new(Vec::new(), 4096)))),
+            "gzip" | "x-gzip" => decoded(Decoder::Gzip(flate2::write::MultiGzDecoder::new(Vec::new()))),
+            "deflate" => decoded(Decoder::Deflate(flate2::write::ZlibDecoder::new(Vec::new()))),
+            "br" => decoded(Decoder::Brotli(brotli::DecompressorWriter::new(Vec::new(), 4096))),
             "zstd" => zstd::stream::write::Decoder::new(Vec::new())
-                .map_or(Self::Unknown, |decoder| Self::Decoded(Decoder::Zstd(Box::new(decoder)))),
+                .map_or(Self::Unknown, |decoder| decoded(Decoder::Zstd(decoder))),
             _ => Self::Unknown,
         }
     }
 }
 
+fn decoded(decoder: Decoder) -> Coding {
+    Coding::Decoded(Box::new(decoder))
+}
+
 /// A decoder that is fed piece by piece.
+#[expect(clippy::large_enum_variant, reason = "always boxed")]
 pub enum Decoder {
     /// RFC 1952.
     Gzip(flate2::write::MultiGzDecoder<Vec<u8>>),
     /// RFC 1950, which HTTP calls deflate.
     Deflate(flate2::write::ZlibDecoder<Vec<u8>>),
     /// RFC 7932.
-    Brotli(Box<brotli::DecompressorWriter<Vec<u8>>>),
+    Brotli(brotli::DecompressorWriter<Vec<u8>>),
     /// RFC 8878.
-    Zstd(Box<zstd::stream::write::Decoder<'static, Vec<u8>>>),
+    Zstd(zstd::stream::write::Decoder<'static, Vec<u8>>),
 }
 
 impl std::fmt::Debug for Decoder {
@@ -69,8 +74,8 @@ impl Decoder {
         match self {
             Self::Gzip(decoder) => step(decoder, chunk, |decoder| decoder.get_mut()),
             Self::Deflate(decoder) => step(decoder, chunk, |decoder| decoder.get_mut()),
-            Self::Brotli(decoder) => step(decoder.as_mut(), chunk, |decoder| decoder.get_mut()),
-            Self::Zstd(decoder) => step(decoder.as_mut(), chunk, |decoder| decoder.get_mut()),
+            Self::Brotli(decoder) => step(decoder, chunk, |decoder| decoder.get_mut()),
+            Self::Zstd(decoder) => step(decoder, chunk, |decoder| decoder.get_mut()),
         }
     }
 

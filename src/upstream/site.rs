@@ -86,7 +86,7 @@ impl Site {
         options.h2_connection_window_size = Some(H2_STREAM_WINDOW * H2_STREAMS);
         options.h2_ping_interval = Some(H2_PING);
         options.idle_timeout = Some(POOL_IDLE);
-        options.ca = self.roots.clone();
+        options.ca.clone_from(&self.roots);
         HttpPeer {
             _address: PeerAddress::Inet(address),
             scheme: if self.url.tls { Scheme::HTTPS } else { Scheme::HTTP },
