@@ -1,44 +1,34 @@
 //! The ledger's commands: `weir usage`, `weir ledger verify`, `weir ledger backup` (L6).
 //!
-//! Called by main and the admin API; each opens the file for itself, so that they work while a gateway runs and while none does.
+//! Called by main and the admin API. Each opens the file for itself and only to read, so that they
+//! work while a gateway runs and while none does.
 
+pub use super::report::{By, Format};
+pub use super::verify::Report;
+
+use super::money::Nano;
+use super::{report, schema, verify as checks};
+use rusqlite::types::Value as Sql;
+use rusqlite::{Connection, OptionalExtension, params};
+use serde_json::{Map, Value, json};
+use std::fs::File;
 use std::path::Path;
-
-/// How a report looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
-    /// For people.
-    #[default]
-    Table,
-    /// Comma-separated, RFC 4180.
-    Csv,
-    /// One array of objects; money as decimal strings and as integers.
-    Json,
-}
-
-/// What rows are summed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
-    /// The virtual key.
-    Key,
-    /// The public model.
-    Model,
-    /// `provider/model`.
-    Target,
-    /// The day in the ledger's time zone.
-    Day,
-    /// How it ended.
-    Outcome,
-    /// The key's tag.
-    Tag,
-}
+use uuid::Uuid;
 
 /// A command failed; the text is for the operator.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct CliError(pub String);
 
-/// `weir usage`: `since` and `until` are dates (both included) or RFC 3339 instants (`until` excluded).
+impl From<rusqlite::Error> for CliError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self(format!("the ledger cannot be read: {error}"))
+    }
+}
+
+/// `weir usage`: `since` and `until` are dates in the ledger's time zone, both included, or RFC 3339
+/// instants, `until` excluded. Dates reach back for ever (from the daily aggregates), instants as far
+/// as rows are kept. Without `by`, one line for everything.
 pub fn usage(
     path: &Path,
     by: &[By],
@@ -46,12 +36,93 @@ pub fn usage(
     until: Option<&str>,
     format: Format,
 ) -> Result<String, CliError> {
-    let _ = (path, by, since, until, format);
-    Err(CliError("not built yet".to_owned()))
+    report::usage(&reader(path)?, by, since, until, None).map(|lines| report::render(&lines, by, format))
 }
 
-/// `weir ledger backup`: an online copy that is a ledger of its own.
-pub fn backup(path: &Path, to: &Path) -> Result<(), CliError> {
-    let _ = (path, to);
-    Err(CliError("not built yet".to_owned()))
+/// The same for one key alone (M6).
+pub fn usage_of_key(
+    path: &Path,
+    key: &str,
+    by: &[By],
+    since: Option<&str>,
+    until: Option<&str>,
+    format: Format,
+) -> Result<String, CliError> {
+    report::usage(&reader(path)?, by, since, until, Some(key)).map(|lines| report::render(&lines, by, format))
 }
+
+/// What a key was charged from a day on, `2026-11-30`, that day included: budgets are rebuilt from it.
+pub fn charged(path: &Path, key: &str, from_day: &str) -> Result<Nano, CliError> {
+    let sum = reader(path)?.query_row(
+        "SELECT coalesce(sum(charge), 0) FROM daily WHERE key = ?1 AND day >= ?2",
+        [key, from_day],
+        |row| row.get(0),
+    )?;
+    Ok(Nano(sum))
+}
+
+/// One request with its corrections, all columns of `records`; `None`: no such request is settled.
+pub fn request(path: &Path, id: Uuid) -> Result<Option<Value>, CliError> {
+    let connection = reader(path)?;
+    let id = id.to_string();
+    let mut record = connection.prepare("SELECT * FROM records WHERE request_id = ?1")?;
+    let Some(mut record) = record.query_row([&id], |row| object(row)).optional()? else { return Ok(None) };
+    let mut corrections = connection.prepare(
+        "SELECT id, made, charge, cost, input, output, why FROM corrections WHERE request_id = ?1 ORDER BY seq",
+    )?;
+    let corrections = corrections.query_map([&id], |row| object(row))?;
+    let corrections = corrections.map(|row| row.map(Value::Object)).collect::<rusqlite::Result<Vec<_>>>()?;
+    record.insert("corrections".to_owned(), Value::Array(corrections));
+    Ok(Some(Value::Object(record)))
+}
+
+/// `weir ledger verify`: gaps, doubles, sums, unpriced rows. The exit status is 0 if [`Report::is_clean`].
+pub fn verify(path: &Path) -> Result<Report, CliError> {
+    checks::verify(&mut reader(path)?, path)
+}
+
+/// `weir ledger backup`: an online copy, as of one moment, that is a ledger of its own. `to` must not
+/// exist; it appears whole or not at all.
+pub fn backup(path: &Path, to: &Path) -> Result<(), CliError> {
+    let failed = |cause: &dyn std::fmt::Display| CliError(format!("backup to {}: {cause}", to.display()));
+    if to.exists() {
+        return Err(failed(&"exists already; name a new file"));
+    }
+    let connection = reader(path)?;
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    // Left over from a backup that was broken off.
+    let _ = std::fs::remove_file(partial);
+    connection.execute("VACUUM INTO ?1", params![partial.to_string_lossy()]).map_err(|error| failed(&error))?;
+    let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
+    sync(partial).map_err(|error| failed(&error))?;
+    std::fs::rename(partial, to).map_err(|error| failed(&error))?;
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    sync(folder).map_err(|error| failed(&error))
+}
+
+fn reader(path: &Path) -> Result<Connection, CliError> {
+    schema::open_reader(path).map_err(|error| CliError(error.to_string()))
+}
+
+/// Columns that hold JSON themselves.
+const JSON_COLUMNS: [&str; 3] = ["attempts", "charged", "other_models"];
+
+fn object(row: &rusqlite::Row<'_>) -> rusqlite::Result<Map<String, Value>> {
+    let mut object = Map::new();
+    for (index, name) in row.as_ref().column_names().into_iter().enumerate() {
+        let value = match row.get::<_, Sql>(index)? {
+            Sql::Null | Sql::Blob(_) => Value::Null,
+            Sql::Integer(number) => json!(number),
+            Sql::Real(number) => json!(number),
+            Sql::Text(text) if JSON_COLUMNS.contains(&name) => serde_json::from_str(&text).unwrap_or(Value::Null),
+            Sql::Text(text) => Value::String(text),
+        };
+        object.insert(name.to_owned(), value);
+    }
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,10 +19,12 @@ pub mod money;
 mod owner;
 pub mod price;
 mod recovery;
+mod report;
 mod retention;
 mod row;
 mod schema;
 pub mod ticket;
+mod verify;
 mod writer;
 
 pub use config::{Durability, LedgerConfig, OnFailure};
