@@ -23,6 +23,9 @@ const CHECKPOINT: &str = "UPDATE open SET target = coalesce(?2, target), checkpo
     output_events = ?17, first_output = ?18, tier_served = ?19 WHERE request_id = ?1";
 const CLOSE: &str = "DELETE FROM open WHERE request_id = ?1";
 const COUNT: &str = "UPDATE counters SET opened = opened + ?1, cancelled = cancelled + ?2 WHERE id = 0";
+/// Also back: a sink that was replaced has less than the one before.
+const SHIPPED: &str = "UPDATE counters SET shipped_to = ?1, corrections_shipped_to = ?2 \
+    WHERE id = 0 AND (shipped_to <> ?1 OR corrections_shipped_to <> ?2)";
 const CORRECT: &str = "INSERT INTO corrections (id, request_id, made, day, charge, cost, input, output, why) \
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO NOTHING";
 const CORRECTED: &str = "SELECT day, coalesce(key, ''), coalesce(tag, ''), coalesce(model, ''), \
@@ -73,6 +76,9 @@ impl<'t> Apply<'t> {
             Message::Abandon(id) => recovery::settle_open(self, &id.to_string(), Outcome::Internal, "dropped")?,
             Message::Cancel(id) => self.cancel(*id)?,
             Message::Correct { correction, .. } => return self.correct(correction),
+            Message::Shipped { settled, corrections } => {
+                self.transaction.prepare_cached(SHIPPED)?.execute([settled, corrections])?;
+            }
             Message::Close => {}
         }
         Ok(true)

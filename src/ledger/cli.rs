@@ -95,6 +95,10 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), CliError> {
     // Left over from a backup that was broken off.
     let _ = std::fs::remove_file(partial);
     connection.execute("VACUUM INTO ?1", params![partial.to_string_lossy()]).map_err(|error| failed(&error))?;
+    // A copy that is used goes its own way: in the sink it is another ledger.
+    Connection::open(partial)
+        .and_then(|copy| copy.execute("UPDATE counters SET ledger = ?1, shipped_to = 0", [Uuid::now_v7().to_string()]))
+        .map_err(|error| failed(&error))?;
     let sync = |path: &Path| File::open(path).and_then(|file| file.sync_all());
     sync(partial).map_err(|error| failed(&error))?;
     std::fs::rename(partial, to).map_err(|error| failed(&error))?;

@@ -31,6 +31,8 @@ pub(super) enum Message {
     Cancel(Uuid),
     /// A settled row was wrong.
     Correct { correction: Box<Correction>, committed: oneshot::Sender<Result<(), String>> },
+    /// The sink is this far.
+    Shipped { settled: i64, corrections: i64 },
     /// Write all and stop.
     Close,
 }
@@ -42,7 +44,7 @@ impl Message {
             Self::Open { committed, .. } => committed.is_some(),
             Self::Settle { committed, .. } => committed.is_some(),
             Self::Correct { .. } | Self::Close => true,
-            Self::Checkpoint { .. } | Self::Abandon(_) | Self::Cancel(_) => false,
+            Self::Checkpoint { .. } | Self::Abandon(_) | Self::Cancel(_) | Self::Shipped { .. } => false,
         }
     }
 }

@@ -23,6 +23,7 @@ mod report;
 mod retention;
 mod row;
 mod schema;
+pub mod sink;
 pub mod ticket;
 mod verify;
 mod writer;
@@ -237,6 +238,11 @@ impl Ledger {
         let (committed, wait) = oneshot::channel();
         self.inner.mailbox.send(Message::Correct { correction: Box::new(correction), committed });
         wait.await.unwrap_or_else(|_| Err("the ledger is closed".to_owned()))
+    }
+
+    /// The PostgreSQL sink, to be run as a task of its own.
+    pub fn sink(&self, config: &config::PostgresConfig) -> Result<sink::Sink, sink::SinkError> {
+        sink::Sink::new(&self.inner.path, config, Arc::clone(&self.inner.mailbox))
     }
 
     /// Whether rows can be written.

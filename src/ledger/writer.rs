@@ -132,6 +132,7 @@ impl Writer {
             Message::Open { .. }
             | Message::Abandon(_)
             | Message::Cancel(_)
+            | Message::Shipped { .. }
             | Message::Correct { .. }
             | Message::Close => {}
         }
@@ -257,7 +258,12 @@ fn answer(message: Message, known: bool) {
             let unknown = || format!("no settled request {}", correction.request_id);
             drop(committed.send(if known { Ok(()) } else { Err(unknown()) }));
         }
-        Message::Open { .. } | Message::Settle { .. } | Message::Abandon(_) | Message::Cancel(_) | Message::Close => {}
+        Message::Open { .. }
+        | Message::Settle { .. }
+        | Message::Abandon(_)
+        | Message::Cancel(_)
+        | Message::Shipped { .. }
+        | Message::Close => {}
     }
 }
 
@@ -277,6 +283,7 @@ fn refuse(message: &mut Message, cause: &str) {
         Message::Checkpoint { .. }
         | Message::Abandon(_)
         | Message::Cancel(_)
+        | Message::Shipped { .. }
         | Message::Correct { .. }
         | Message::Close => {}
     }
