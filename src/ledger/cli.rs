@@ -66,11 +66,11 @@ pub fn request(path: &Path, id: Uuid) -> Result<Option<Value>, CliError> {
     let connection = reader(path)?;
     let id = id.to_string();
     let mut record = connection.prepare("SELECT * FROM records WHERE request_id = ?1")?;
-    let Some(mut record) = record.query_row([&id], |row| object(row)).optional()? else { return Ok(None) };
+    let Some(mut record) = record.query_row([&id], object).optional()? else { return Ok(None) };
     let mut corrections = connection.prepare(
         "SELECT id, made, charge, cost, input, output, why FROM corrections WHERE request_id = ?1 ORDER BY seq",
     )?;
-    let corrections = corrections.query_map([&id], |row| object(row))?;
+    let corrections = corrections.query_map([&id], object)?;
     let corrections = corrections.map(|row| row.map(Value::Object)).collect::<rusqlite::Result<Vec<_>>>()?;
     record.insert("corrections".to_owned(), Value::Array(corrections));
     Ok(Some(Value::Object(record)))
@@ -115,7 +115,7 @@ const JSON_COLUMNS: [&str; 3] = ["attempts", "charged", "other_models"];
 
 fn object(row: &rusqlite::Row<'_>) -> rusqlite::Result<Map<String, Value>> {
     let mut object = Map::new();
-    for (index, name) in row.as_ref().column_names().into_iter().enumerate() {
+    for (index, name) in row.as_ref().column_names().enumerate() {
         let value = match row.get::<_, Sql>(index)? {
             Sql::Null | Sql::Blob(_) => Value::Null,
             Sql::Integer(number) => json!(number),

@@ -66,7 +66,7 @@ pub(super) fn settle_open(
     outcome: Outcome,
     cause: &'static str,
 ) -> rusqlite::Result<()> {
-    let left = apply.transaction.prepare_cached(READ)?.query_row([id], |row| Left::read(row)).optional()?;
+    let left = apply.transaction.prepare_cached(READ)?.query_row([id], Left::read).optional()?;
     let Some(left) = left else { return Ok(()) };
     let settlement = left.settlement(apply, outcome, cause);
     apply.settle(&settlement)

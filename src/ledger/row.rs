@@ -178,30 +178,20 @@ fn times_of(record: &Record) -> [Value; 11] {
 }
 
 fn sums(usage: &Usage, source: Source, unpriced: bool, charge: Option<i64>, cost: Option<i64>) -> Sums {
-    let [input, read, write_5m, write_1h, output, reasoning, audio_input, audio_output, web_search] =
-        members(usage).map(|member| integer(member.unwrap_or(0)));
     let estimated = match source {
         Source::Partial | Source::Estimated => 1,
         Source::Reported | Source::None => 0,
     };
-    let (charge, cost) = (charge.unwrap_or(0), cost.unwrap_or(0));
-    let unpriced = i64::from(unpriced);
-    [
-        1,
-        unpriced,
-        estimated,
-        input,
-        read,
-        write_5m,
-        write_1h,
-        output,
-        reasoning,
-        audio_input,
-        audio_output,
-        web_search,
-        charge,
-        cost,
-    ]
+    let tokens = members(usage).map(|member| integer(member.unwrap_or(0)));
+    let all = [1, i64::from(unpriced), estimated]
+        .into_iter()
+        .chain(tokens)
+        .chain([charge, cost].map(Option::unwrap_or_default));
+    let mut sums = Sums::default();
+    for (sum, number) in sums.iter_mut().zip(all) {
+        *sum = number;
+    }
+    sums
 }
 
 /// In the order of the columns.

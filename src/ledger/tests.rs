@@ -20,7 +20,7 @@ pub(super) fn config(path: &Path) -> LedgerConfig {
         durability: Durability::Group,
         checkpoint: Duration::from_secs(5),
         on_failure: OnFailure::Reject,
-        retention: Duration::from_secs(90 * 86_400),
+        retention: Duration::from_hours(90 * 24),
         timezone: jiff::tz::TimeZone::UTC,
         postgres: None,
     }

@@ -161,6 +161,7 @@ impl Ticket {
     }
 
     /// Settles. Never blocks; waiting for the answer is only for `durability: strict`.
+    #[expect(clippy::must_use_candidate, reason = "with group durability nobody waits for the answer")]
     pub fn settle(mut self, settlement: Settlement) -> Settled {
         debug_assert_eq!(self.id, settlement.record.id, "a ticket settles its own request");
         self.done = true;

@@ -53,6 +53,7 @@ fn u4_where_the_numbers_are_from() {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 #[test]
 fn u5_what_is_charged_and_why() {
     let gone = |reported| Facts {

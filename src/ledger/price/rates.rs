@@ -115,8 +115,8 @@ pub fn parts(usage: &Usage) -> (Parts, u64) {
         usage.output.unwrap_or_else(|| usage.reasoning.unwrap_or(0).saturating_add(usage.audio_output.unwrap_or(0)));
     let mut input = whole_input;
     let cache_read = take(&mut input, usage.cache_read);
-    let cache_write_1h = take(&mut input, usage.cache_write_1h);
-    let cache_write_5m = take(&mut input, usage.cache_write_5m);
+    let long_write = take(&mut input, usage.cache_write_1h);
+    let short_write = take(&mut input, usage.cache_write_5m);
     let audio_input = take(&mut input, usage.audio_input);
     let mut output = whole_output;
     let audio_output = take(&mut output, usage.audio_output);
@@ -125,8 +125,8 @@ pub fn parts(usage: &Usage) -> (Parts, u64) {
     let parts = Parts {
         input,
         cache_read,
-        cache_write_5m,
-        cache_write_1h,
+        cache_write_5m: short_write,
+        cache_write_1h: long_write,
         audio_input,
         output,
         reasoning,

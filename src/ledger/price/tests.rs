@@ -7,12 +7,12 @@ fn bill(usage: Usage) -> Bill {
     Bill { usage, source: Source::Reported, charged: usage, basis: Basis::Full, why: "" }
 }
 
-fn usage(input: u64, cache_read: u64, write_5m: u64, write_1h: u64, output: u64) -> Usage {
+fn usage(input: u64, cache_read: u64, short_write: u64, long_write: u64, output: u64) -> Usage {
     Usage {
         input: Some(input),
         cache_read: Some(cache_read),
-        cache_write_5m: Some(write_5m),
-        cache_write_1h: Some(write_1h),
+        cache_write_5m: Some(short_write),
+        cache_write_1h: Some(long_write),
         output: Some(output),
         ..Usage::default()
     }

@@ -75,23 +75,20 @@ fn split(url: &str) -> (String, Option<String>) {
 
 fn tls(roots: Option<&str>) -> Result<MakeRustlsConnect, SinkError> {
     let mut store = RootCertStore::empty();
-    match roots {
-        Some(file) => {
-            let failed = |cause: String| SinkError(format!("sslrootcert {file}: {cause}"));
-            let certificates = CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))?;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| failed(error.to_string()))?;
-                store.add(certificate).map_err(|error| failed(error.to_string()))?;
-            }
-            if store.is_empty() {
-                return Err(failed("holds no certificate".to_owned()));
-            }
+    if let Some(file) = roots {
+        let failed = |cause: String| SinkError(format!("sslrootcert {file}: {cause}"));
+        let certificates = CertificateDer::pem_file_iter(file).map_err(|error| failed(error.to_string()))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| failed(error.to_string()))?;
+            store.add(certificate).map_err(|error| failed(error.to_string()))?;
         }
-        None => {
-            // None at all is no error yet: the server may not use TLS.
-            let native = rustls_native_certs::load_native_certs().unwrap_or_default();
-            store.add_parsable_certificates(native);
+        if store.is_empty() {
+            return Err(failed("holds no certificate".to_owned()));
         }
+    } else {
+        // None at all is no error yet: the server may not use TLS.
+        let native = rustls_native_certs::load_native_certs().unwrap_or_default();
+        store.add_parsable_certificates(native);
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

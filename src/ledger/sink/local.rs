@@ -115,7 +115,7 @@ impl Local {
 
 fn rows(connection: &Connection, sql: &str, after: i64, most: usize, id: &str) -> rusqlite::Result<Rows> {
     let mut statement = connection.prepare_cached(sql)?;
-    let names: Vec<String> = statement.column_names().into_iter().map(str::to_owned).collect();
+    let names: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     let mut found = statement.query([after, most])?;
     let mut objects = Vec::new();

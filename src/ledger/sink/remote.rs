@@ -100,12 +100,11 @@ impl Remote {
         transaction.batch_execute("CREATE TABLE IF NOT EXISTS weir_schema (version bigint NOT NULL)").await?;
         let version = transaction.query_opt("SELECT version FROM weir_schema", &[]).await?;
         let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-        let version: i64 = match version {
-            Some(row) => row.get(0),
-            None => {
-                transaction.execute("INSERT INTO weir_schema (version) VALUES (0)", &[]).await?;
-                0
-            }
+        let version: i64 = if let Some(row) = version {
+            row.get(0)
+        } else {
+            transaction.execute("INSERT INTO weir_schema (version) VALUES (0)", &[]).await?;
+            0
         };
         if version > known {
             return Err(SinkError(format!(

@@ -195,7 +195,7 @@ async fn l4_retention_removes_from_the_front_and_keeps_the_days() {
     }
     ledger.close();
     let mut connection = schema::open_writer(&path).unwrap();
-    let keep_all = Retention { keep: Duration::from_secs(60), shipped_only: false };
+    let keep_all = Retention { keep: Duration::from_mins(1), shipped_only: false };
     assert!(!keep_all.step(&mut connection).unwrap());
     connection.execute("UPDATE counters SET shipped_to = 3, pruned_to = 0", []).unwrap();
     let shipped = Retention { keep: Duration::ZERO, shipped_only: true };
