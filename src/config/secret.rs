@@ -75,9 +75,10 @@ impl Outside<'_> {
     /// A sentence that may name the file or the variable, never the secret.
     pub(super) fn secret(&self, written: &str) -> Result<String, String> {
         let text = self.expand(written)?;
-        let (text, from) = match text.strip_prefix("file:") {
-            Some(path) if written.starts_with("file:") => (self.read(path)?, format!("the file {path} is")),
-            _ if written.contains("${") => (text, format!("{written} is")),
+        // Only what was written is repeated: the operator may have put the secret itself into the path.
+        let (text, from) = match (text.strip_prefix("file:"), written.strip_prefix("file:")) {
+            (Some(path), Some(written)) => (self.read(path, written)?, format!("the file {written} is")),
+            _ if is_one_variable(written) => (text, format!("{written} is")),
             _ => (text, "the value is".to_owned()),
         };
         if text.trim().is_empty() {
@@ -91,16 +92,16 @@ impl Outside<'_> {
         Ok(text)
     }
 
-    fn read(&self, path: &str) -> Result<String, String> {
+    fn read(&self, path: &str, written: &str) -> Result<String, String> {
         let remedy = "put the secret there, readable for Weir alone";
         let mut text = String::new();
         let file = std::fs::File::open(self.base_dir.join(path))
-            .map_err(|error| format!("cannot open the file {path} ({}); {remedy}", error.kind()))?;
+            .map_err(|error| format!("cannot open the file {written} ({}); {remedy}", error.kind()))?;
         file.take(MAX_SECRET_BYTES + 1)
             .read_to_string(&mut text)
-            .map_err(|error| format!("cannot read the file {path} ({}); {remedy}", error.kind()))?;
+            .map_err(|error| format!("cannot read the file {written} ({}); {remedy}", error.kind()))?;
         if text.len() as u64 > MAX_SECRET_BYTES {
-            return Err(format!("the file {path} is too large for a secret; {remedy}"));
+            return Err(format!("the file {written} is too large for a secret; {remedy}"));
         }
         let end = text.trim_end_matches(['\n', '\r']).len();
         text.truncate(end);
@@ -112,6 +113,11 @@ impl Outside<'_> {
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 pub(super) fn process_env(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// `${NAME}` and nothing else.
+fn is_one_variable(written: &str) -> bool {
+    written.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')).is_some_and(is_variable)
 }
 
 fn is_variable(name: &str) -> bool {

@@ -38,7 +38,7 @@ impl Check<'_> {
             let allowed = self.allowed(raw.models.unwrap_or_default(), models, by_name, &path.key("models"));
             let Some(name) = raw.name else { continue };
             if keys.iter().any(|key| key.name == name.0) {
-                let name = self.written(&path.key("name"), &name.0);
+                let name = self.written(&path.key("name"));
                 self.error(&path.key("name"), format!("another key is named {name:?}; choose another name"));
             }
             let Some(sha256) = raw.sha256 else { continue };
@@ -85,7 +85,7 @@ impl Check<'_> {
                 }
                 None if self.findings.touch(&KeyPath::root().key("models")) && models.is_empty() => {}
                 None => {
-                    let name = self.written(&path, name);
+                    let name = self.written(&path);
                     let names = choice(&name, names());
                     self.error(&path, format!("no model named {name:?}; use \"*\" or some of: {names}"));
                 }
@@ -144,7 +144,7 @@ impl Check<'_> {
         for (at, Name(name)) in names.iter().enumerate() {
             if !keys.iter().any(|key| key.name == *name) {
                 let path = path.item(at);
-                let name = self.written(&path, name);
+                let name = self.written(&path);
                 let known = || keys.iter().map(|key| key.name.as_str());
                 let known = choice(&name, known());
                 self.error(&path, format!("no key named {name:?}; add it under \"keys:\" or use one of: {known}"));

@@ -69,18 +69,18 @@ impl Check<'_> {
         let found = providers.get(name);
         // With the whole section refused, nothing is known of its names.
         if found.is_none() && !self.findings.is_at(&KeyPath::root().key("providers")) {
-            let name = self.written(path, name);
+            let name = self.written(path);
             let names = choice(&name, providers.keys().map(String::as_str));
             self.error(path, format!("no provider named {name:?}; add it under \"providers:\" or use one of: {names}"));
         }
         found.cloned()
     }
 
-    /// A name as the file has it: what came from the environment is not repeated.
-    fn written(&self, path: &KeyPath, name: &str) -> String {
+    /// A value as the file has it: what came from the environment is not repeated.
+    fn written(&self, path: &KeyPath) -> String {
         match &self.root.nearest(path).kind {
             Kind::Scalar { text, .. } => text.clone(),
-            Kind::List(_) | Kind::Map(_) => name.to_owned(),
+            Kind::List(_) | Kind::Map(_) => String::new(), // only asked for single values
         }
     }
 }

@@ -39,7 +39,7 @@ impl Check<'_> {
             self.error(path, "\"*\" means all models elsewhere; choose another name".to_owned());
         }
         if let Some(other) = by_name.insert(name.to_owned(), Arc::clone(model)) {
-            let name = self.written(path, name);
+            let name = self.written(path);
             let owner = if Arc::ptr_eq(&other, model) { "this model" } else { "another model" };
             self.error(path, format!("{owner} already has the name or alias {name:?}; remove one"));
         }

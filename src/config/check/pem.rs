@@ -14,11 +14,14 @@ impl Check<'_> {
         match chain {
             Ok(chain) if !chain.is_empty() => chain,
             Ok(_) => {
-                self.error(path, format!("{} holds no certificate; it must be a PEM file with one", file.display()));
+                self.error(
+                    path,
+                    format!("{} holds no certificate; it must be a PEM file with one", self.written(path)),
+                );
                 Vec::new()
             }
             Err(_) => {
-                self.error(path, format!("{} is not a good PEM file; write it anew", file.display()));
+                self.error(path, format!("{} is not a good PEM file; write it anew", self.written(path)));
                 Vec::new()
             }
         }
@@ -28,13 +31,13 @@ impl Check<'_> {
     pub(super) fn private_key(&mut self, path: &KeyPath, file: &Path, chain: Vec<CertificateDer<'static>>) {
         let Some(text) = self.text(path, file) else { return };
         let Ok(key) = PrivateKeyDer::from_pem_slice(&text) else {
-            self.error(path, format!("{} holds no private key; it must be a PEM file with one", file.display()));
+            self.error(path, format!("{} holds no private key; it must be a PEM file with one", self.written(path)));
             return;
         };
         let Ok(key) = rustls::crypto::ring::sign::any_supported_type(&key) else {
             self.error(
                 path,
-                format!("{} holds a key of a kind that is not known; use ECDSA, RSA or Ed25519", file.display()),
+                format!("{} holds a key of a kind that is not known; use ECDSA, RSA or Ed25519", self.written(path)),
             );
             return;
         };
@@ -44,7 +47,7 @@ impl Check<'_> {
         match rustls::sign::CertifiedKey::new(chain, key).keys_match() {
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
-                self.error(path, format!("{} is not the key of this certificate", file.display()));
+                self.error(path, format!("{} is not the key of this certificate", self.written(path)));
             }
             Err(_) => self.error(path, "the certificate beside this key cannot be read".to_owned()),
         }
@@ -55,7 +58,7 @@ impl Check<'_> {
             Ok(text) => Some(text),
             Err(error) => {
                 let remedy = "put it there or correct the path";
-                self.error(path, format!("cannot read {} ({}); {remedy}", file.display(), error.kind()));
+                self.error(path, format!("cannot read {} ({}); {remedy}", self.written(path), error.kind()));
                 None
             }
         }

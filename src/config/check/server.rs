@@ -85,7 +85,10 @@ impl Check<'_> {
             && !folder.as_os_str().is_empty()
             && !folder.is_dir()
         {
-            self.error(&path.key("file"), format!("there is no folder {}; make it", folder.display()));
+            self.error(
+                &path.key("file"),
+                format!("the folder of {} is not there; make it", self.written(&path.key("file"))),
+            );
         }
         let level = match raw.level {
             raw::Level::Off => log::LevelFilter::Off,

@@ -94,6 +94,10 @@ fn c1_secrets_never_print() {
         ("models: [\"*\"]", "models: [\"${K}\"]"),
         ("keys:", "server: { drain: \"${K}\" }\nkeys:"),
         ("{ openai:", "{ extra: sk-CANARY, openai:"),
+        ("${OPENAI_API_KEY}", "file:${K}"),
+        ("${OPENAI_API_KEY}", "sk-CANARY${EMPTY}é"),
+        ("api_key:", "ca: \"${K}\", api_key:"),
+        ("keys:", "log: { file: \"${K}/log\" }\nkeys:"),
     ] {
         let report = read(&least(&[(from, to)])).unwrap_err();
         assert!(!format!("{report} {report:?}").contains("CANARY"), "{report}");
