@@ -88,8 +88,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
 
 fn serve(config: &Arc<Config>) -> anyhow::Result<ExitCode> {
     weir::logging::init(&config.log).context("cannot open the log")?;
-    weir::server::serve(config)?;
-    Ok(ExitCode::SUCCESS)
+    let all_finished = weir::server::serve(config)?;
+    Ok(if all_finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn load(path: &Path) -> anyhow::Result<Arc<Config>> {

@@ -112,10 +112,8 @@ impl Gateway {
         if route.model.protocols.as_ref().is_some_and(|protocols| !protocols.contains(&endpoint.protocol())) {
             return Err(Reason::EndpointNotServed { model, endpoint }.into());
         }
-        let head = session.req_header();
-        let query = head.uri.query().map(str::to_owned);
-        let headers = head.headers.clone();
-        Ok(Arc::new(Admitted { endpoint, key, facts, body, headers, query, route }))
+        exchange.body = body;
+        Ok(Arc::new(Admitted { endpoint, key, facts, route }))
     }
 
     /// The request's body as it came (B1).

@@ -50,7 +50,11 @@ impl Gateway {
         let written = session.as_downstream_mut().write_response_body(body, true).await;
         written.map_err(|_| Break::ClientGone)?;
         if !session.as_downstream_mut().is_body_done() {
-            self.linger(session).await;
+            if session.req_header().headers.contains_key(header::EXPECT) {
+                session.as_downstream_mut().set_keepalive(None);
+            } else {
+                self.linger(session).await;
+            }
         }
         Ok(())
     }

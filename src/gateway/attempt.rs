@@ -73,7 +73,7 @@ impl Gateway {
         admitted: &Arc<Admitted>,
     ) -> Result<(), Break> {
         let model = &admitted.route.model;
-        exchange.relay = Some(relay(exchange, admitted));
+        exchange.relay = Some(relay(exchange, admitted, admitted.facts.stream));
         let traits = Traits {
             prompt_cache_key: admitted.facts.prompt_cache_key.as_deref(),
             user: admitted.facts.user.as_deref(),
@@ -183,10 +183,11 @@ impl Gateway {
             model: &target.config.model,
             include_usage: strips_usage(admitted) && target.takes_stream_options(),
         };
-        let body = edit::apply(&admitted.body, &admitted.facts, &wanted);
+        let body = edit::apply(&exchange.body, &admitted.facts, &wanted);
         let site = &target.site;
-        let path = site.path(admitted.endpoint, admitted.query.as_deref());
-        let up = headers::up(&admitted.headers, &site.provider.allow_headers);
+        let from = session.req_header();
+        let path = site.path(admitted.endpoint, from.uri.query());
+        let up = headers::up(&from.headers, &site.provider.allow_headers);
         let mut head = post_head(&path, edit::total_len(&body), site.authority(), &up)?;
         self.upstream_request_filter(session, &mut head, exchange).await?;
         Ok(Call { head, body })
@@ -315,14 +316,15 @@ pub(super) fn credentials(site: &Site, account: usize, head: &mut RequestHeader)
     Ok(())
 }
 
-fn relay(exchange: &Exchange, admitted: &Admitted) -> Relay {
+/// The state machine of a request; without `stream` it is its clock only.
+pub(super) fn relay(exchange: &Exchange, admitted: &Admitted, stream: bool) -> Relay {
     let plan = admitted.route.plans.get(plan_index(admitted.endpoint.protocol()));
     let plan = plan.unwrap_or(&admitted.route.plans[0]);
     let ask = Ask {
         request_id: exchange.id.clone(),
         model: admitted.facts.model.clone(),
         created_at: exchange.record.received.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        stream: admitted.facts.stream,
+        stream,
         choices: admitted.facts.n,
         strip_usage: strips_usage(admitted),
     };

@@ -16,7 +16,6 @@ use crate::record::{Attempt, Record};
 use crate::relay::{Next, Relay};
 use crate::route::{Route, Target};
 use bytes::Bytes;
-use http::HeaderMap;
 use pingora_http::ResponseHeader;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -40,6 +39,8 @@ pub struct Exchange {
     pub protocol: Protocol,
     /// What will be recorded.
     pub record: Record,
+    /// The request's body, decoded; held until no other attempt can be made (A4).
+    pub body: Bytes,
     /// Once the request was let in.
     pub admitted: Option<Arc<Admitted>>,
     /// The stream's state machine; also the clock of replies that are no streams.
@@ -74,12 +75,6 @@ pub struct Admitted {
     pub key: Arc<Key>,
     /// What its body says.
     pub facts: Facts,
-    /// Its body, decoded.
-    pub body: Bytes,
-    /// Its headers.
-    pub headers: HeaderMap,
-    /// Its query, without the question mark.
-    pub query: Option<String>,
     /// The model's targets.
     pub route: Arc<Route>,
 }
@@ -152,6 +147,7 @@ impl Exchange {
             id: id.to_string(),
             protocol: Protocol::Chat,
             record: new_record(id),
+            body: Bytes::new(),
             admitted: None,
             relay: None,
             next: Next::Wait,
@@ -171,12 +167,6 @@ impl Exchange {
     #[must_use]
     pub fn age(&self) -> Duration {
         self.began.elapsed()
-    }
-
-    /// Bytes of the request's body, which are held to the end for the next attempt (F2).
-    #[must_use]
-    pub fn body_bytes(&self) -> usize {
-        self.admitted.as_ref().map_or(0, |admitted| admitted.body.len())
     }
 
     /// It is answered by a stream: counts among the active ones.

@@ -3,7 +3,7 @@
 //! Called by the attempt, once its head is here. Reads the body through the pump.
 
 use super::Gateway;
-use super::attempt::{Failed, Tried, retry_after};
+use super::attempt::{Failed, Tried, relay, retry_after};
 use super::body::{Body, Shape, looks_like_events, shape};
 use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::pump::{Break, frame_by_chunks, id_headers};
@@ -142,6 +142,7 @@ impl Gateway {
         if exchange.client.opened {
             return Ok(Tried::failed(Failure::NotAnAnswer));
         }
+        exchange.relay = Some(relay(exchange, reply.admitted, false));
         let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
         down.insert_header(header::CONTENT_LENGTH, reply.first.len().to_string()).map_err(|_| Break::ClientGone)?;
         self.open(session, exchange, down).await?;
@@ -195,6 +196,8 @@ impl Gateway {
         down: ResponseHeader,
         cause: &'static str,
     ) -> Result<Tried, Break> {
+        exchange.relay = Some(relay(exchange, reply.admitted, false));
+        exchange.body = Bytes::new();
         self.open(session, exchange, down).await?;
         let first = std::mem::take(&mut reply.first);
         self.write(session, exchange, first).await?;

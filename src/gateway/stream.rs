@@ -81,10 +81,13 @@ impl Gateway {
         if let Some(write) = chunk.filter(|write| !write.is_empty()) {
             self.write(session, exchange, write).await?;
         }
-        let relay_holds = exchange.relay.as_ref().map_or(0, Relay::held);
-        let max = exchange.live.config.server.max_held_bytes;
-        if exchange.next == Next::Wait && !exchange.held.set(relay_holds + exchange.body_bytes(), max) {
-            log::warn!(bytes = relay_holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
+        let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
+        if relay.is_committed() {
+            exchange.body = Bytes::new();
+        }
+        let holds = relay.held() + exchange.body.len();
+        if exchange.next == Next::Wait && !exchange.held.set(holds, exchange.live.config.server.max_held_bytes) {
+            log::warn!(bytes = holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
             return self.step(session, exchange, Input::Broken).await;
         }
         Ok(exchange.next)

@@ -25,6 +25,7 @@ use pingora_core::services::listening::Service;
 use pingora_proxy::HttpProxy;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Mutex, watch};
 
@@ -45,11 +46,11 @@ pub enum StartError {
     Demo(std::io::Error),
 }
 
-/// Serves until the process is told to stop. Returns when it may exit.
+/// Serves until the process is told to stop. Answers whether every request had finished by then (C3).
 ///
 /// # Errors
 /// When it cannot start.
-pub fn serve(config: &Arc<Config>) -> Result<(), StartError> {
+pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     for listen in &config.listen {
         listen::probe(listen.address)?;
     }
@@ -85,8 +86,8 @@ pub fn serve(config: &Arc<Config>) -> Result<(), StartError> {
     let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
-    server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(shared, state, &config.server)) });
-    Ok(())
+    server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(Arc::clone(&shared), state, &config.server)) });
+    Ok(shared.running.load(Ordering::Acquire) == 0)
 }
 
 /// Pingora's settings, from ours alone.
