@@ -2,15 +2,23 @@
 //!
 //! The server adds its address. Touches the metrics' registry and the readiness word.
 
+#[cfg(test)]
+mod tests;
+
 use crate::config::Secret;
 use crate::metrics::Metrics;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
+use http::{Method, Response, StatusCode};
 use pingora_core::apps::http_app::ServeHttp;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::services::listening::Service;
+use serde_json::json;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use subtle::ConstantTimeEq;
 
 /// What `/readyz` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +82,79 @@ pub fn service(state: Arc<AdminState>) -> Service<App> {
 
 #[async_trait]
 impl ServeHttp for App {
-    async fn response(&self, _session: &mut ServerSession) -> http::Response<Vec<u8>> {
-        let _ = (&self.state.metrics, &self.state.token);
-        http::Response::new(Vec::new())
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let head = session.req_header();
+        let authorization = head.headers.get(http::header::AUTHORIZATION);
+        let authorization = authorization.map_or(&[][..], http::HeaderValue::as_bytes);
+        let answer = self.state.answer(&head.method, head.uri.path(), authorization);
+        if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
+            // A body that nobody read may follow.
+            session.set_keepalive(None);
+        }
+        answer
     }
+}
+
+impl AdminState {
+    /// The answer to a request. Health and readiness are free, since load balancers and
+    /// orchestrators ask for them; all else needs the token, if there is one.
+    fn answer(&self, method: &Method, path: &str, authorization: &[u8]) -> Response<Vec<u8>> {
+        let health = matches!(path, "/healthz" | "/readyz");
+        if !health && !self.may_read(authorization) {
+            let body = json!({ "error": "this needs the admin token, as authorization: Bearer" });
+            return with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer");
+        }
+        if !health && path != "/metrics" {
+            let body = json!({ "error": "there is no such page", "pages": ["/healthz", "/readyz", "/metrics"] });
+            return answer_json(StatusCode::NOT_FOUND, &body);
+        }
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let body = json!({ "error": "only GET and HEAD" });
+            return with(answer_json(StatusCode::METHOD_NOT_ALLOWED, &body), ALLOW, "GET, HEAD");
+        }
+        match path {
+            "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.metrics.render()),
+            "/readyz" => self.ready(),
+            _ => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
+        }
+    }
+
+    fn ready(&self) -> Response<Vec<u8>> {
+        let (status, word) = match self.readiness() {
+            Readiness::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
+            Readiness::Ready => (StatusCode::OK, "ready"),
+            Readiness::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+        };
+        answer_json(status, &json!({ "status": word }))
+    }
+
+    /// Whether the header carries the token. Digests are compared, in constant time, so that
+    /// neither the token's length nor its beginning can be measured.
+    fn may_read(&self, authorization: &[u8]) -> bool {
+        let token = self.token.load();
+        let Some(token) = token.as_deref() else { return true };
+        let Some((scheme, given)) = authorization.split_at_checked(BEARER.len()) else { return false };
+        let equal = Sha256::digest(given.trim_ascii()).ct_eq(&Sha256::digest(token.expose()));
+        scheme.eq_ignore_ascii_case(BEARER) && bool::from(equal)
+    }
+}
+
+const BEARER: &[u8] = b"Bearer ";
+
+fn answer_json(status: StatusCode, body: &serde_json::Value) -> Response<Vec<u8>> {
+    answer(status, "application/json", format!("{body}\n").into_bytes())
+}
+
+fn answer(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Vec<u8>> {
+    let length = body.len();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    // Without a length Pingora would end the body by closing the connection.
+    answer.headers_mut().insert(CONTENT_LENGTH, length.into());
+    with(with(answer, CONTENT_TYPE, kind), CACHE_CONTROL, "no-store")
+}
+
+fn with(mut answer: Response<Vec<u8>>, name: HeaderName, value: &'static str) -> Response<Vec<u8>> {
+    answer.headers_mut().insert(name, http::HeaderValue::from_static(value));
+    answer
 }

@@ -1,8 +1,13 @@
 //! What clients and SDKs rely on, event by event, and the server over a real socket.
 
 use super::Demo;
+use super::answer::Answer;
+use super::ask::Ask;
 use super::reply::{Reply, Step};
+use crate::meter::usage::Source;
+use crate::meter::{Facts, Finish, Meter};
 use crate::protocol::Endpoint;
+use crate::sse::Scanner;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -338,6 +343,50 @@ fn any_json_is_answered_without_panic() {
                 assert!([200, 400].contains(&reply.status));
             }
         }
+    }
+}
+
+/// Reads a plan's body with the gateway's own scanner and meter, as the relay does.
+fn metered(endpoint: Endpoint, model: &str) -> (Meter, Vec<Facts>) {
+    let sent = sent(&reply(endpoint, &body(endpoint, model)));
+    let mut scanner = Scanner::new(16 * 1024 * 1024);
+    let block = scanner.push(sent.into()).unwrap();
+    let mut meter = Meter::new(endpoint.protocol(), Some(1));
+    let facts = scanner.spans().iter().map(|span| meter.event(&block.bytes, span)).collect();
+    (meter, facts)
+}
+
+#[test]
+fn the_gateways_own_meter_understands_every_stream() {
+    for endpoint in ENDPOINTS {
+        for model in ["demo-fast", "demo-thinking-fast", "demo-burst", "demo-fast-big"] {
+            let (meter, facts) = metered(endpoint, model);
+            let case = format!("{endpoint:?} {model}");
+            assert!(!facts.iter().any(|facts| facts.malformed || facts.error), "{case}");
+            assert_eq!(facts.iter().filter(|facts| facts.terminal).count(), 1, "{case}");
+            assert!(facts.last().unwrap().terminal, "{case}");
+            assert_eq!((meter.finish(), meter.anomalies()), (Some(Finish::Stop), 0), "{case}");
+            assert_eq!(meter.source(), Source::Reported, "{case}");
+            let ask = Ask::read(endpoint, body(endpoint, model).to_string().as_bytes()).unwrap();
+            let answer = Answer::to(&ask);
+            let usage = meter.usage();
+            assert_eq!(usage.input, Some(ask.input_tokens), "{case}");
+            assert_eq!(usage.output, Some(answer.output_tokens()), "{case}");
+            if endpoint != Endpoint::Messages {
+                assert_eq!(usage.reasoning, Some(answer.reasoning_tokens()), "{case}");
+            }
+            // Reasoning shows before the answer's text, never the other way round.
+            let shown = |facts: &&Facts| facts.output;
+            assert_eq!(facts.iter().find(shown).unwrap().visible, !model.contains("thinking"), "{case}");
+        }
+        for (model, output) in [("demo-fast-error", true), ("demo-fast-overloaded", false)] {
+            let (meter, facts) = metered(endpoint, model);
+            assert!(facts.last().unwrap().error && facts.last().unwrap().terminal, "{endpoint:?} {model}");
+            assert!(meter.error().is_some());
+            assert_eq!(facts.iter().any(|facts| facts.output), output, "{endpoint:?} {model}");
+        }
+        let (_, facts) = metered(endpoint, "demo-fast-dies");
+        assert!(facts.iter().all(|facts| !facts.output && !facts.finish && !facts.terminal), "{endpoint:?} dies");
     }
 }
 

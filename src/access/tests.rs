@@ -1,0 +1,76 @@
+//! What an access record says, in both forms, and which requests get one.
+
+use super::{chosen, line};
+use crate::config::LogFormat;
+use crate::outcome::Outcome;
+use crate::record::Record;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+fn json_of(record: &Record) -> Value {
+    serde_json::from_str(&line(record, LogFormat::Json)).unwrap()
+}
+
+#[test]
+fn m3_the_json_record_of_a_completed_stream() {
+    let expected = json!({
+        "ts": "2027-01-15T08:00:01.000Z",
+        "request_id": "0192f3a4-0000-7000-8000-000000000001",
+        "upstream_request_id": "req_1", "answer_id": "chatcmpl-1", "key": "team-a", "client": "192.0.2.7",
+        "endpoint": "chat", "model": "sol", "target": "vllm/sol-8b", "status": 200, "outcome": "completed",
+        "stream": true, "admitted_ms": 10.0, "upstream_first_byte_ms": 300.0, "upstream_first_output_ms": 400.0,
+        "ttft_ms": 400.0, "ttfv_ms": 500.0, "last_output_ms": 1410.0, "duration_ms": 2000.0, "overhead_ms": 10.0,
+        "bytes": 5000, "output_events": 20, "keepalives": 2, "input": 100, "output": 21, "reasoning": 5,
+        "source": "reported",
+        "attempts": [
+            { "target": "openai/sol", "result": "connect", "status": 200, "began_ms": 10.0, "ended_ms": 100.0,
+              "maybe_billed": false },
+            { "target": "vllm/sol-8b", "result": "ok", "status": 200, "began_ms": 100.0, "ended_ms": 2000.0,
+              "maybe_billed": false },
+        ],
+    });
+    assert_eq!(json_of(&Record::sample()), expected);
+}
+
+#[test]
+fn m3_the_text_record_is_one_line_for_people() {
+    let mut record = Record::sample();
+    record.client_request_id = Some("a b\nforged key=x".to_owned());
+    let line = line(&record, LogFormat::Text);
+    assert!(line.starts_with("2027-01-15T08:00:01.000Z access request_id=0192f3a4-"), "{line}");
+    assert!(line.contains(r#" client_request_id="a b\nforged key=x" "#), "{line}");
+    assert!(line.contains(" outcome=completed stream=true "), "{line}");
+    assert!(line.ends_with("attempts=openai/sol:connect:90ms,vllm/sol-8b:ok:1900ms"), "{line}");
+    assert_eq!(line.lines().count(), 1);
+}
+
+#[test]
+fn b94_both_statuses_are_there_when_they_differ() {
+    let mut record = Record::sample();
+    assert!(json_of(&record).get("effective_status").is_none());
+    record.effective_status = 529;
+    assert_eq!((&json_of(&record)["status"], &json_of(&record)["effective_status"]), (&json!(200), &json!(529)));
+}
+
+#[test]
+fn m3_a_refused_request_without_key_or_model_is_recorded_too() {
+    let mut record = Record::sample();
+    (record.key, record.model, record.target, record.endpoint) = (None, None, None, None);
+    (record.outcome, record.status, record.effective_status) = (Outcome::Rejected, 401, 401);
+    record.cause = Some("invalid_api_key");
+    record.attempts.clear();
+    let written = json_of(&record);
+    assert_eq!((&written["outcome"], &written["cause"]), (&json!("rejected"), &json!("invalid_api_key")));
+    assert!(written.get("key").is_none() && written.get("attempts").is_none());
+}
+
+#[test]
+fn m3_the_share_is_kept_and_errors_are_always_written() {
+    let ids = (0..20_000).map(|_| Uuid::now_v7()).collect::<Vec<_>>();
+    let share = |outcome, permille| ids.iter().filter(|id| chosen(**id, outcome, permille)).count();
+    assert!((1_800..2_200).contains(&share(Outcome::Completed, 100)));
+    assert_eq!(share(Outcome::Completed, 1000), ids.len());
+    assert_eq!(share(Outcome::Stalled, 1), ids.len());
+    assert_eq!((share(Outcome::Completed, 0), share(Outcome::Stalled, 0)), (0, 0));
+    assert!(ids.iter().all(|id| chosen(*id, Outcome::Completed, 100) <= chosen(*id, Outcome::Completed, 200)));
+}
