@@ -27,7 +27,7 @@ mod tests;
 pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, Passthrough};
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
-pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, Provider};
+pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, Provider, StreamErrors, UsageChunk};
 pub use schema::schema;
 pub use secret::Secret;
 pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Tls};

@@ -27,6 +27,14 @@ pub struct Provider {
     pub inject_usage: bool,
     /// A6.
     pub error_bodies: ErrorBodies,
+    /// N1: the client's model name instead of the provider's in its answers.
+    pub rewrite_model: bool,
+    /// N2: its answers get the shape that all have.
+    pub normalize: bool,
+    /// N4.
+    pub usage_chunk: UsageChunk,
+    /// N5.
+    pub stream_errors: StreamErrors,
     /// HTTP/2 or not.
     pub http2: Http2,
     /// PEM file with the roots to trust instead of the system's.
@@ -137,6 +145,28 @@ pub enum ErrorBodies {
     Mask,
     /// All of it.
     Pass,
+}
+
+/// Where the usage of a chat stream stands (N4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum UsageChunk {
+    /// Where the provider puts it.
+    #[default]
+    AsIs,
+    /// Not asked: in no chunk; asked: in exactly one chunk of its own before `[DONE]`.
+    Strict,
+}
+
+/// How an error that a provider sends inside a stream is told (N5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamErrors {
+    /// As the provider tells it.
+    #[default]
+    AsIs,
+    /// In the shapes and codes of Weir's own errors.
+    Native,
 }
 
 /// Which HTTP version is spoken to a provider.

@@ -4,7 +4,7 @@
 //! A required member is an `Option` all the same: when it is missing, `shape` has said so.
 
 use super::model::{Affinity, Style, When};
-use super::provider::{ErrorBodies, Http2};
+use super::provider::{ErrorBodies, Http2, StreamErrors, UsageChunk};
 use super::server::LogFormat;
 use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
@@ -168,6 +168,14 @@ pub(super) struct Provider {
     pub(super) inject_usage: Option<bool>,
     /// What of an upstream's error text reaches the client; default mask.
     pub(super) error_bodies: Option<ErrorBodies>,
+    /// Put the model name that the client sent into events and replies; default false.
+    pub(super) rewrite_model: Option<bool>,
+    /// Give its answers the shape that all providers' answers have; default false.
+    pub(super) normalize: Option<bool>,
+    /// Where the usage of chat streams stands; default `as_is`.
+    pub(super) usage_chunk: Option<UsageChunk>,
+    /// How errors inside its streams are told; default `as_is`.
+    pub(super) stream_errors: Option<StreamErrors>,
     /// Which HTTP version is spoken; default auto.
     pub(super) http2: Option<Http2>,
     /// PEM file with the roots to trust instead of the system's.

@@ -9,6 +9,7 @@ use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::pump::{Break, frame_by_chunks, id_headers};
 use crate::admission::headers;
 use crate::meter::{Finish, Meter};
+use crate::normalize::{Asked, Normalizer};
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::ErrorParts;
 use crate::relay::Next;
@@ -143,6 +144,9 @@ impl Gateway {
             return Ok(Tried::failed(Failure::NotAnAnswer));
         }
         exchange.relay = Some(relay(exchange, reply.admitted, false));
+        if let Some(mut normalizer) = normalizer(exchange, &reply) {
+            reply.first = normalizer.reply(&reply.first);
+        }
         let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
         down.insert_header(header::CONTENT_LENGTH, reply.first.len().to_string()).map_err(|_| Break::ClientGone)?;
         self.open(session, exchange, down).await?;
@@ -314,6 +318,19 @@ pub(super) fn reply_head(exchange: &Exchange, reply: &Reply<'_>) -> pingora_core
         down.insert_header("x-upstream-request-id", id.as_str())?;
     }
     Ok(down)
+}
+
+/// N1 to N5, where the target's provider has them.
+pub(super) fn normalizer(exchange: &Exchange, reply: &Reply<'_>) -> Option<Normalizer> {
+    let admitted = reply.admitted;
+    let asked = Asked {
+        endpoint: admitted.endpoint,
+        model: &admitted.facts.model,
+        include_usage: admitted.facts.include_usage,
+        request_id: &exchange.id,
+        created_at: exchange.record.received.duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+    };
+    Normalizer::of(&reply.target.config, &asked)
 }
 
 fn joined(first: &Bytes, second: &Bytes) -> Bytes {

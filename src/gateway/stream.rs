@@ -6,7 +6,7 @@ use super::Gateway;
 use super::attempt::{Failed, Tried};
 use super::exchange::{Exchange, book_meter};
 use super::pump::{Break, stream_headers};
-use super::reply::{Reply, reply_head};
+use super::reply::{Reply, normalizer, reply_head};
 use crate::meter::Meter;
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::ErrorParts;
@@ -29,8 +29,10 @@ impl Gateway {
         if !exchange.client.opened {
             exchange.client.head = stream_head(session, exchange, &reply).ok();
         }
+        let normalizer = normalizer(exchange, &reply);
         if let Some(relay) = &mut exchange.relay {
             relay.on(Instant::now(), Input::Head);
+            relay.normalize(normalizer);
         }
         let carried = self.carry(session, exchange, &mut reply).await;
         if let Some(meter) = exchange.relay.as_ref().and_then(Relay::meter) {

@@ -69,6 +69,14 @@ pub fn ending_event(protocol: Protocol, ending: &Ending, seen: &ResponseSeen<'_>
     }
 }
 
+/// The `response.error` alone, as JSON: for a failed response that keeps the rest of what it says (N5).
+#[must_use]
+pub fn response_error(ending: &Ending) -> Vec<u8> {
+    let row = row(ending);
+    let (code, message) = (json!(row.responses_code), json!(row.message));
+    format!("{{\"code\":{code},\"message\":{message}}}").into_bytes()
+}
+
 fn row(ending: &Ending) -> Row<'_> {
     // (chat's sentence, chat's code, the others' sentence, messages' type, responses' code)
     let (chat_message, code, message, messages_type, responses_code) = match ending {

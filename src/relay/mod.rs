@@ -14,6 +14,7 @@ pub mod keepalive;
 
 use crate::config::{Timeouts, When};
 use crate::meter::{Facts, Finish, Meter};
+use crate::normalize::{Change, Normalizer};
 use crate::outcome::{Failure, Outcome};
 use crate::protocol::Protocol;
 use crate::refusal::{Ending, ResponseSeen, ending_event};
@@ -156,6 +157,10 @@ struct Attempt {
     gate: Gate,
     since: Since,
     forwarded: Forwarded,
+    /// Gives the events another shape, where the provider's settings ask for it (N1 to N5).
+    normalizer: Option<Box<Normalizer>>,
+    /// How the upstream's error is told instead (N5).
+    native: Option<Ending>,
     /// The last event was dropped, so a late LF of its line end goes too.
     dropped: bool,
     /// The terminal event ended in a CR: its LF may follow (E1).
@@ -209,6 +214,13 @@ impl Relay {
             Input::GiveUp(ending, outcome, cause) => self.ending(&ending, outcome, cause),
         };
         self.settle(now, action)
+    }
+
+    /// Right after [`Input::Head`]: what gives the attempt's events the shape that the operator wants (N1 to N5).
+    pub fn normalize(&mut self, normalizer: Option<Normalizer>) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.normalizer = normalizer.map(Box::new);
+        }
     }
 
     /// When the pump has to call with [`Input::Tick`]: always after the `now` of the last call.
@@ -360,7 +372,10 @@ impl Relay {
                 let clients_fault = attempt.meter.error().is_some_and(|error| error.clients_fault);
                 let outcome = if clients_fault { Outcome::ClientError } else { Outcome::UpstreamError };
                 let more = match self.plan.protocol {
-                    _ if !seen_by_client => self.native(&Ending::Interrupted),
+                    _ if !seen_by_client => {
+                        let ending = attempt.native.take().unwrap_or(Ending::Interrupted);
+                        self.native(&ending)
+                    }
                     Protocol::Chat if self.plan.chat_error_done && !done_follows => Bytes::from_static(DONE),
                     Protocol::Chat | Protocol::Responses | Protocol::Messages => Bytes::new(),
                 };
@@ -415,13 +430,15 @@ impl Relay {
 
     /// Everything has finished, only the terminal event is missing: Weir writes it (E1).
     fn completed(&mut self) -> Action {
+        let normalizer = self.attempt.as_mut().and_then(|attempt| attempt.normalizer.as_mut());
+        let owed = normalizer.and_then(|normalizer| normalizer.before_terminal()).unwrap_or_default();
         let write = match self.plan.protocol {
             Protocol::Chat => Bytes::from_static(DONE),
             Protocol::Messages => Bytes::from_static(MESSAGE_STOP),
             Protocol::Responses => Bytes::new(),
         };
         let (outcome, _) = self.attempt.as_ref().map_or((Outcome::Completed, ""), |attempt| finished(&attempt.meter));
-        Action { write, next: Next::Done(outcome, "terminal_added") }
+        Action { write: joined(owed, &write), next: Next::Done(outcome, "terminal_added") }
     }
 
     fn tick(&mut self, now: Instant) -> Action {
@@ -504,9 +521,9 @@ impl Relay {
         let seen = match committed {
             Some(attempt) => ResponseSeen {
                 id: attempt.meter.answer_id().unwrap_or(&own_id),
-                model: attempt.meter.model().or(Some(&self.ask.model)),
+                model: attempt.meter.model().filter(|_| !attempt.rewrites_model()).or(Some(&self.ask.model)),
                 created_at: attempt.meter.created().or(Some(self.ask.created_at)),
-                next_sequence: attempt.meter.last_sequence().map_or(0, |last| last + 1),
+                next_sequence: attempt.next_sequence(),
             },
             None => ResponseSeen {
                 id: &own_id,
@@ -538,6 +555,8 @@ impl Attempt {
             gate: Gate::new(),
             since: Since::new(now),
             forwarded: Forwarded::default(),
+            normalizer: None,
+            native: None,
             dropped: false,
             awaiting_lf: None,
         }
@@ -600,11 +619,18 @@ impl Attempt {
         if span.has_data() {
             self.since.data = now;
         }
-        self.dropped = facts.usage_only && ask.strip_usage;
-        if self.dropped {
-            return Verdict::Pass;
+        let change = match &mut self.normalizer {
+            _ if facts.usage_only && ask.strip_usage => Change::Drop,
+            Some(normalizer) => normalizer.event(&kept.bytes, span, facts, self.meter.error()),
+            None => Change::Keep,
+        };
+        self.dropped = change == Change::Drop;
+        match change {
+            Change::Keep => kept.keep(span.start, span.end),
+            Change::Drop => return Verdict::Pass,
+            Change::Replace(event) => kept.replace(span.end, event),
+            Change::Fail(ending) => self.native = Some(ending),
         }
-        kept.keep(span.start, span.end);
         self.forwarded.id_or_retry |= span.id_or_retry;
         self.forwarded.message_start |= facts.start;
         if facts.output {
@@ -621,7 +647,8 @@ impl Attempt {
             return Verdict::Failed(self.error_failure());
         }
         if facts.error {
-            return Verdict::Error { seen_by_client: span.error.is_empty(), done_follows: false };
+            let seen_by_client = span.error.is_empty() && self.native.is_none();
+            return Verdict::Error { seen_by_client, done_follows: false };
         }
         let empty = !*content && !self.meter.saw_output();
         if empty && facts.finish && plan.failover_on_empty {
@@ -636,6 +663,16 @@ impl Attempt {
         }
         let (outcome, cause) = finished(&self.meter);
         Verdict::Terminal(outcome, cause)
+    }
+
+    fn rewrites_model(&self) -> bool {
+        self.normalizer.as_ref().is_some_and(|normalizer| normalizer.rewrites_model())
+    }
+
+    /// The number after the last one that the client has seen (E2).
+    fn next_sequence(&self) -> u64 {
+        let counted = self.normalizer.as_ref().and_then(|normalizer| normalizer.next_sequence());
+        counted.unwrap_or_else(|| self.meter.last_sequence().map_or(0, |last| last.saturating_add(1)))
     }
 
     fn error_failure(&self) -> Failure {
@@ -687,6 +724,15 @@ impl Kept {
             self.pieces.push(self.bytes.slice(self.from..self.to));
         }
         (self.from, self.to) = (start, end);
+    }
+
+    /// The event that ends at `end` goes on as these bytes.
+    fn replace(&mut self, end: usize, event: Bytes) {
+        if self.from < self.to {
+            self.pieces.push(self.bytes.slice(self.from..self.to));
+        }
+        self.pieces.push(event);
+        (self.from, self.to) = (end, end);
     }
 
     fn into_bytes(self) -> Bytes {

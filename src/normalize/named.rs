@@ -1,0 +1,137 @@
+//! Responses and Messages: what an event, or a whole reply, has to become (N1, N2).
+//!
+//! Called by the normaliser. Touches nothing.
+
+use super::edit::{Edits, Members};
+use super::repair::{Repair, Repairs};
+use crate::json::{Kind, Malformed, Text, Walker};
+use std::borrow::Cow;
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// What has to be in an event.
+#[derive(Debug, Default)]
+pub(super) struct Wanted<'a> {
+    /// The client's name of the model, as JSON (N1).
+    pub(super) model: Option<&'a [u8]>,
+    /// The sequence number to give where none is (N2, responses).
+    pub(super) sequence: Option<u64>,
+    /// The `response.error` to tell instead, as JSON (N5, `response.failed`).
+    pub(super) error: Option<Vec<u8>>,
+}
+
+/// What an event was found to be.
+#[derive(Debug)]
+pub(super) struct Found<'t> {
+    pub(super) edits: Edits<'t>,
+    /// Its `type`, if it has one that can be a line's value.
+    pub(super) kind: Option<Cow<'t, [u8]>>,
+    /// Its own sequence number, or the one that it was given.
+    pub(super) sequence: Option<u64>,
+}
+
+/// Reads one event.
+pub(super) fn event<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repairs) -> Result<Option<Found<'t>>> {
+    let mut walker = Walker::new(text);
+    if walker.peek()? != Kind::Object {
+        return Ok(None);
+    }
+    let mut found = Found { edits: Edits::default(), kind: None, sequence: None };
+    let mut members = Members::of(text, &mut walker)?;
+    walker.object(|walker, name| {
+        match &*name.bytes() {
+            b"type" => found.kind = walker.string()?.map(Text::bytes).filter(|kind| is_word(kind)),
+            b"sequence_number" => {
+                let raw = walker.skip()?;
+                found.sequence = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
+                if found.sequence.is_none()
+                    && let Some(sequence) = wanted.sequence
+                {
+                    repairs.note(Repair::Sequence);
+                    let end = walker.at();
+                    found.edits.replace(end - raw.len()..end, sequence.to_string().into_bytes());
+                    found.sequence = Some(sequence);
+                }
+            }
+            b"response" | b"message" => inner(text, wanted, &mut found.edits, walker, repairs)?,
+            _ => drop(walker.skip()?),
+        }
+        members.keep(&mut found.edits, walker.at());
+        Ok(())
+    })?;
+    walker.end()?;
+    if found.sequence.is_none()
+        && found.kind.is_some()
+        && let Some(sequence) = wanted.sequence
+    {
+        repairs.note(Repair::Sequence);
+        members.add(&mut found.edits, format!("\"sequence_number\":{sequence}").as_bytes());
+        found.sequence = Some(sequence);
+    }
+    Ok(Some(found))
+}
+
+/// Reads a whole reply: the object that events carry inside.
+pub(super) fn reply<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repairs) -> Result<Edits<'t>> {
+    let mut walker = Walker::new(text);
+    let mut edits = Edits::default();
+    inner(text, wanted, &mut edits, &mut walker, repairs)?;
+    walker.end()?;
+    Ok(edits)
+}
+
+/// The response or the message.
+fn inner<'t>(
+    text: &'t [u8],
+    wanted: &Wanted<'_>,
+    edits: &mut Edits<'t>,
+    walker: &mut Walker<'t>,
+    repairs: &mut Repairs,
+) -> Result<()> {
+    if walker.peek()? != Kind::Object || (wanted.model.is_none() && wanted.error.is_none()) {
+        return walker.skip().map(drop);
+    }
+    let mut members = Members::of(text, walker)?;
+    let mut told = false;
+    walker.object(|walker, name| {
+        let kind = walker.peek()?;
+        let start = walker.at();
+        let raw = walker.skip()?;
+        let with = match &*name.bytes() {
+            b"model" if kind == Kind::String => wanted.model.map(|model| (model, Repair::Model)),
+            b"error" => {
+                told = true;
+                wanted.error.as_deref().map(|error| (error, Repair::Error))
+            }
+            _ => None,
+        };
+        if let Some((with, repair)) = with.filter(|(with, _)| *with != raw) {
+            repairs.note(repair);
+            edits.replace(start..walker.at(), with.to_vec());
+        }
+        members.keep(edits, walker.at());
+        Ok(())
+    })?;
+    if let Some(error) = wanted.error.as_deref().filter(|_| !told) {
+        members.add(edits, &[b"\"error\":", error].concat());
+    }
+    Ok(())
+}
+
+/// An event's `type`.
+pub(super) fn kind(text: &[u8]) -> Option<Cow<'_, [u8]>> {
+    let mut kind = None;
+    let _ = Walker::new(text).object(|walker, name| {
+        if name.is("type") {
+            kind = walker.string()?.map(Text::bytes);
+            return Ok(());
+        }
+        walker.skip().map(drop)
+    });
+    kind
+}
+
+/// Whether it can be the value of an `event:` line.
+fn is_word(kind: &[u8]) -> bool {
+    !kind.is_empty() && kind.iter().all(u8::is_ascii_graphic)
+}
