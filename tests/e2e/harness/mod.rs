@@ -1,0 +1,44 @@
+//! What every test needs: the real binary, upstreams that do exactly what a script says, clients
+//! that see every byte, and the streams of the cases.
+
+mod client;
+mod h2;
+mod pki;
+mod reply;
+mod rows;
+mod shared;
+mod streams;
+mod upstream;
+mod weir;
+
+pub(crate) use client::{Client, Received, request};
+pub(crate) use h2::{H2Client, H2Upstream};
+pub(crate) use pki::Pki;
+pub(crate) use reply::{Framing, Reply, Signal, Step};
+pub(crate) use rows::{Row, check};
+pub(crate) use shared::shared;
+pub(crate) use streams::*;
+pub(crate) use upstream::{Seen, Upstream};
+pub(crate) use weir::{KEY, Setup, Weir, field, number, word};
+
+use std::future::Future;
+use std::time::Duration;
+
+/// Longer than any step of any test takes on a busy machine; passing it means that a test hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for a step of a test, but not for ever.
+pub(crate) async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
+    let in_time = tokio::time::timeout(PATIENCE, step).await;
+    in_time.unwrap_or_else(|_| panic!("waited {PATIENCE:?} for {what}"))
+}
+
+/// Looks again and again until a condition holds.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    within(what, async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}

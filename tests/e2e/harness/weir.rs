@@ -1,0 +1,348 @@
+//! The real binary, with a configuration of its own, for one test.
+
+use super::{PATIENCE, client, until};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The secret of the virtual key `test`, which may use every model.
+pub(crate) const KEY: &str = "test-key";
+
+/// A configuration: the least that works, and what a test adds to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Setup {
+    providers: Vec<String>,
+    models: Vec<String>,
+    targets: Vec<String>,
+    model: String,
+    listen: String,
+    server: String,
+    defaults: String,
+    log: String,
+    keys: Vec<String>,
+    sections: Vec<String>,
+}
+
+impl Setup {
+    /// Provider `up` at this URL, serving `public-model` as `upstream-model` with the key `provider-key`.
+    pub(crate) fn new(url: &str) -> Self {
+        Self::with_provider(url, "")
+    }
+
+    /// The same with more settings for the provider, as the inside of a flow mapping.
+    pub(crate) fn with_provider(url: &str, settings: &str) -> Self {
+        Self::default().target(url, settings)
+    }
+
+    /// One more target for `public-model`, tried after those before it.
+    pub(crate) fn target(mut self, url: &str, settings: &str) -> Self {
+        let number = self.targets.len();
+        let name = if number == 0 { "up".into() } else { format!("up{}", number + 1) };
+        let key = if settings.contains("api_key") { "" } else { "api_key: provider-key" };
+        let settings: Vec<_> = [key, settings].into_iter().filter(|part| !part.is_empty()).collect();
+        self.providers.push(format!("{name}: {{ base_url: \"{url}\", {} }}", settings.join(", ")));
+        self.targets.push(format!("{{ provider: {name}, model: upstream-model, priority: {number} }}"));
+        self
+    }
+
+    /// A whole provider, `name: { … }`.
+    pub(crate) fn provider(mut self, line: &str) -> Self {
+        self.providers.push(line.into());
+        self
+    }
+
+    /// A whole model, `{ name: …, targets: … }`.
+    pub(crate) fn other_model(mut self, line: &str) -> Self {
+        self.models.push(line.into());
+        self
+    }
+
+    /// More settings for `public-model`.
+    pub(crate) fn model(mut self, settings: &str) -> Self {
+        self.model = format!(", {settings}");
+        self
+    }
+
+    /// More settings for the first listener.
+    pub(crate) fn listen(mut self, settings: &str) -> Self {
+        self.listen = format!(", {settings}");
+        self
+    }
+
+    /// Settings under `server:`.
+    pub(crate) fn server(mut self, settings: &str) -> Self {
+        self.server = format!(", {settings}");
+        self
+    }
+
+    /// Settings under `defaults:`.
+    pub(crate) fn defaults(mut self, settings: &str) -> Self {
+        self.defaults = settings.into();
+        self
+    }
+
+    /// Keepalives every 200 ms, also before headers: what most tests of keepalives want.
+    pub(crate) fn quick_keepalive(self) -> Self {
+        self.defaults("keepalive: { interval: 200ms }")
+    }
+
+    /// Settings under `log:` besides the format.
+    pub(crate) fn log(mut self, settings: &str) -> Self {
+        self.log = settings.into();
+        self
+    }
+
+    /// A virtual key: its name, its secret and more settings.
+    pub(crate) fn key(mut self, name: &str, secret: &str, settings: &str) -> Self {
+        self.keys.push(format!("{{ name: {name}, sha256: {}, {settings} }}", sha256(secret.as_bytes())));
+        self
+    }
+
+    /// A whole top-level section.
+    pub(crate) fn section(mut self, text: &str) -> Self {
+        self.sections.push(text.into());
+        self
+    }
+
+    fn yaml(&self, port: u16, admin: u16) -> String {
+        let mut yaml = format!(
+            "listen:\n  - {{ address: \"127.0.0.1:{port}\"{} }}\nadmin: {{ address: \"127.0.0.1:{admin}\" }}\n\
+             server: {{ threads: 2{} }}\n",
+            self.listen, self.server
+        );
+        let list = |yaml: &mut String, name: &str, mark: &str, lines: &[String]| {
+            if !lines.is_empty() {
+                let _ = writeln!(yaml, "{name}:");
+                for line in lines {
+                    let _ = writeln!(yaml, "  {mark}{line}");
+                }
+            }
+        };
+        list(&mut yaml, "providers", "", &self.providers);
+        // One attempt, unless a test is about retries: then it says so.
+        let once = if self.defaults.contains("retry:") { "" } else { "retry: { attempts: 1 }" };
+        let defaults: Vec<_> = [once, &self.defaults].into_iter().filter(|part| !part.is_empty()).collect();
+        let _ = writeln!(yaml, "defaults: {{ {} }}", defaults.join(", "));
+        let mut models = self.models.clone();
+        if !self.targets.is_empty() {
+            models.insert(0, format!("{{ name: public-model, targets: [{}]{} }}", self.targets.join(", "), self.model));
+        }
+        list(&mut yaml, "models", "- ", &models);
+        let mut keys = self.keys.clone();
+        keys.insert(0, format!("{{ name: test, sha256: {}, models: [\"*\"] }}", sha256(KEY.as_bytes())));
+        list(&mut yaml, "keys", "- ", &keys);
+        let log = if self.log.is_empty() { "level: info" } else { &self.log };
+        let _ = writeln!(yaml, "log: {{ format: json, access: all, {log} }}");
+        for section in &self.sections {
+            let _ = writeln!(yaml, "{section}");
+        }
+        yaml
+    }
+
+    /// Starts the binary and waits until it is ready.
+    pub(crate) async fn start(self) -> Weir {
+        let mut last = String::new();
+        // A port that was free may be taken by the time the binary binds it.
+        for _ in 0..3 {
+            match Weir::try_start(&self).await {
+                Ok(weir) => return weir,
+                Err(said) => last = said,
+            }
+        }
+        panic!("weir did not start:\n{last}");
+    }
+}
+
+/// A running gateway; killed when dropped.
+pub(crate) struct Weir {
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    pub(crate) folder: PathBuf,
+    child: Mutex<Child>,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Drop for Weir {
+    fn drop(&mut self) {
+        let child = self.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
+        if std::thread::panicking() {
+            println!("---- weir said:\n{}", self.lines.lock().unwrap().join("\n"));
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl Weir {
+    async fn try_start(setup: &Setup) -> Result<Self, String> {
+        let [address, admin] = [(); 2].map(|()| free_address());
+        let folder = folder();
+        let file = folder.join("weir.yaml");
+        let yaml = setup.yaml(address.port(), admin.port());
+        std::fs::write(&file, &yaml).expect("a writable folder");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(["serve", "--config"])
+            .arg(&file)
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary");
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        collect(out, Arc::clone(&lines));
+        collect(err, Arc::clone(&lines));
+        let mut weir = Self { address, admin, folder, child: Mutex::new(child), lines };
+        let ready = async {
+            loop {
+                if let Some(status) = weir.child.lock().unwrap().try_wait().expect("a child") {
+                    return Err(status);
+                }
+                if client::get(admin, "/readyz").await.is_some_and(|reply| reply.head.status == 200) {
+                    return Ok(());
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        let said = match tokio::time::timeout(PATIENCE, ready).await {
+            Ok(Ok(())) => return Ok(weir),
+            Ok(Err(status)) => format!("it ended with {status}"),
+            Err(_) => "it was never ready".into(),
+        };
+        let _ = weir.child.get_mut().unwrap().wait();
+        Err(format!("{said}\n{yaml}\n{}", weir.said()))
+    }
+
+    /// Everything written to standard output and standard error so far.
+    pub(crate) fn said(&self) -> String {
+        self.lines.lock().unwrap().join("\n")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.lock().unwrap().id()
+    }
+
+    fn records(&self) -> Vec<Value> {
+        let lines = self.lines.lock().unwrap();
+        lines
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|line| line.get("request_id").is_some() && line.get("outcome").is_some())
+            .collect()
+    }
+
+    /// The access record of a request, by the id in its `x-request-id`.
+    pub(crate) async fn record(&self, id: &str) -> Value {
+        let mine = || self.records().into_iter().filter(|record| field(record, "request_id") == id).collect::<Vec<_>>();
+        until("the access record", || !mine().is_empty()).await;
+        let mine = mine();
+        assert_eq!(mine.len(), 1, "one access record a request: {mine:?}");
+        mine.into_iter().next().expect("just counted")
+    }
+
+    /// The access record of the only request that was made, for clients that never saw its id.
+    pub(crate) async fn only_record(&self) -> Value {
+        until("an access record", || !self.records().is_empty()).await;
+        let records = self.records();
+        assert_eq!(records.len(), 1, "one access record a request: {records:?}");
+        records.into_iter().next().expect("just counted")
+    }
+
+    /// Waits until this many requests have left their access records.
+    pub(crate) async fn all_records(&self, count: usize) -> Vec<Value> {
+        until("the access records", || self.records().len() >= count).await;
+        self.records()
+    }
+
+    /// Every sample of `/metrics`, by its whole name with labels.
+    pub(crate) async fn metrics(&self) -> BTreeMap<String, f64> {
+        let reply = client::get(self.admin, "/metrics").await.expect("metrics");
+        assert_eq!(reply.head.status, 200);
+        let text = String::from_utf8(reply.body.to_vec()).expect("text");
+        text.lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+            .map(|line| {
+                let (name, value) = line.rsplit_once(' ').expect("name and value");
+                (name.to_owned(), value.parse().expect("a number"))
+            })
+            .collect()
+    }
+
+    /// The sum of a metric over all series that have these labels (`outcome="completed"`).
+    pub(crate) async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
+        self.metrics()
+            .await
+            .iter()
+            .filter(|(series, _)| series.split('{').next() == Some(name))
+            .filter(|(series, _)| labels.iter().all(|label| series.contains(label)))
+            .map(|(_, value)| value)
+            .sum()
+    }
+
+    /// Waits until a metric has a value.
+    pub(crate) async fn settles(&self, name: &str, wanted: f64) {
+        super::within(name, async {
+            while (self.metric(name, &[]).await - wanted).abs() > 0.001 {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+}
+
+/// A member of an access record as text; empty if it isn't there.
+pub(crate) fn field(record: &Value, name: &str) -> String {
+    match record.get(name) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// A count in an access record.
+pub(crate) fn number(record: &Value, name: &str) -> Option<u64> {
+    record.get(name).and_then(Value::as_u64)
+}
+
+/// The outcome's word.
+pub(crate) fn word(record: &Value) -> String {
+    field(record, "outcome")
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    const_hex::encode(sha2::Sha256::digest(bytes))
+}
+
+fn free_address() -> SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address")
+}
+
+fn folder() -> PathBuf {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a writable folder");
+    folder
+}
+
+/// Reads a pipe to its end in a thread of its own; ends with the child.
+fn collect(pipe: impl std::io::Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
+    std::thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while matches!(pipe.read_until(b'\n', &mut line), Ok(1..)) {
+            lines.lock().unwrap().push(String::from_utf8_lossy(&line).trim_end().to_owned());
+            line.clear();
+        }
+    });
+}

@@ -1,0 +1,41 @@
+//! End to end: the real binary between scripted upstreams and clients that see every byte.
+//!
+//! One binary for all of it; each test starts a gateway of its own and names the rule of DESIGN or
+//! the case of CASES.md that it holds to.
+
+#![expect(
+    clippy::string_slice,
+    clippy::float_cmp,
+    clippy::format_push_string,
+    reason = "streams are cut at known ASCII places, metrics that count are whole, speed does not matter here"
+)]
+
+#[cfg(test)]
+mod harness;
+
+#[cfg(test)]
+mod admission;
+#[cfg(test)]
+mod captures;
+#[cfg(test)]
+mod endings;
+#[cfg(test)]
+mod fidelity;
+#[cfg(test)]
+mod framing;
+#[cfg(test)]
+mod headers;
+#[cfg(test)]
+mod keepalive;
+#[cfg(test)]
+mod leaving;
+#[cfg(test)]
+mod project;
+#[cfg(test)]
+mod routing;
+#[cfg(test)]
+mod secrets;
+#[cfg(test)]
+mod selftest;
+#[cfg(test)]
+mod usage;
