@@ -4,10 +4,11 @@
 
 use crate::meter::usage::{Source, Usage};
 use crate::outcome::Outcome;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// What an interrupted or abandoned request is charged for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Basis {
     /// What reached the client.
@@ -32,7 +33,7 @@ impl Basis {
 }
 
 /// The `billing:` section: the basis by outcome, for those that are no whole answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// The client left.

@@ -3,8 +3,17 @@
 //! Read by the configuration, which hands out the checked types. Touches nothing.
 
 use crate::config::Secret;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// L1.
+const CHECKPOINT: Duration = Duration::from_secs(5);
+/// A quarter: longer than any invoice stays open.
+const RETENTION: Duration = Duration::from_hours(90 * 24);
+/// Rows per transaction of the sink, if the file says nothing: about half a megabyte.
+pub const BATCH: usize = 500;
 
 /// The checked `ledger:` section.
 #[derive(Clone, Debug)]
@@ -25,8 +34,30 @@ pub struct LedgerConfig {
     pub postgres: Option<PostgresConfig>,
 }
 
+impl LedgerConfig {
+    /// The defaults of every key.
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            durability: Durability::default(),
+            checkpoint: CHECKPOINT,
+            on_failure: OnFailure::default(),
+            retention: RETENTION,
+            timezone: jiff::tz::TimeZone::UTC,
+            postgres: None,
+        }
+    }
+}
+
+/// A time zone by its IANA name, `Asia/Tokyo`; the database of names is built in.
+#[must_use]
+pub fn timezone(name: &str) -> Option<jiff::tz::TimeZone> {
+    jiff::tz::TimeZone::get(name).ok()
+}
+
 /// What the terminal event waits for (L1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// Nothing: the settle follows within a commit.
@@ -37,7 +68,7 @@ pub enum Durability {
 }
 
 /// L5.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
     /// New requests get 503.

@@ -4,9 +4,8 @@
 //! and the lock files of owners that are gone.
 
 use super::apply::Apply;
-use super::billing::{self, Facts};
+use super::billing::Facts;
 use super::owner::Gone;
-use super::price::Sale;
 use super::ticket::Settlement;
 use crate::meter::usage::Usage;
 use crate::outcome::Outcome;
@@ -152,20 +151,7 @@ impl Left {
             received_estimate: None,
             max_output: None,
         };
-        let bill = billing::decide(&facts, &apply.terms.billing);
-        let target = record.target.clone().unwrap_or_default();
-        let (provider, provider_model) = target.split_once('/').unwrap_or((&target, ""));
-        let model = record.model.clone().unwrap_or_default();
-        let tier = record.tier_served.clone().or_else(|| record.tier_requested.clone());
-        let money = apply.terms.prices.price(&Sale {
-            model: &model,
-            provider,
-            provider_model,
-            tier: tier.as_deref(),
-            bill: &bill,
-            other_models: &[],
-        });
-        Settlement { record: Arc::new(record), bill, money, other_models: Vec::new(), anomalies: 0 }
+        Settlement::new(apply.terms, record, &facts, Vec::new(), 0)
     }
 }
 
