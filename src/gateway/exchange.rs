@@ -212,7 +212,7 @@ impl Exchange {
             self.record.last_output = seen.last_output.map(since);
             self.record.output_events = seen.output_events;
             self.record.keepalives = relay.keepalives();
-            for _ in 0..relay.gate_overflows() {
+            if relay.gate_overflowed() {
                 self.shared.metrics.gate_overflowed(self.record.model.as_deref().unwrap_or_default());
             }
         }

@@ -1,75 +1,86 @@
 //! Holds the prelude of an attempt until its first content (A3).
 //!
-//! Called by the relay. Touches only its own memory.
+//! Called by the attempt. Touches only its own memory.
 
-use bytes::{Bytes, BytesMut};
+use super::kept::concatenated;
+use bytes::Bytes;
 
 /// A3: a longer prelude is no prelude; it is released and the attempt committed.
-pub const MAX_PRELUDE_BYTES: usize = 4 * 1024 * 1024;
+pub(super) const MAX_PRELUDE_BYTES: usize = 4 * 1024 * 1024;
 
 /// The gate of one attempt. Open means committed (A4).
 #[derive(Debug)]
-pub enum Gate {
+pub(super) struct Gate {
+    /// What came so far and is still to go out: whole events, in order.
+    prelude: Vec<Bytes>,
+    /// Their bytes.
+    size: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
     /// Nothing of the attempt has reached the client.
-    Holding {
-        /// What came so far, whole events, in order.
-        prelude: Vec<Bytes>,
-        /// Their bytes.
-        size: usize,
-    },
-    /// Everything passes.
+    Holding,
+    /// Content came: everything passes.
     Open,
+    /// The prelude became too long: everything passes.
+    Overflowed,
 }
 
 impl Gate {
     /// A gate that holds nothing yet.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self::Holding { prelude: Vec::new(), size: 0 }
+    pub(super) const fn new() -> Self {
+        Self { prelude: Vec::new(), size: 0, state: State::Holding }
     }
 
     /// Whether the attempt is committed.
-    #[must_use]
-    pub const fn is_open(&self) -> bool {
-        matches!(self, Self::Open)
+    pub(super) const fn is_open(&self) -> bool {
+        match self.state {
+            State::Holding => false,
+            State::Open | State::Overflowed => true,
+        }
+    }
+
+    /// Whether it opened because the prelude was too long (A3).
+    pub(super) const fn overflowed(&self) -> bool {
+        matches!(self.state, State::Overflowed)
     }
 
     /// Bytes held back.
-    #[must_use]
-    pub const fn held(&self) -> usize {
-        match self {
-            Self::Holding { size, .. } => *size,
-            Self::Open => 0,
+    pub(super) const fn held(&self) -> usize {
+        self.size
+    }
+
+    /// Content is here: from now on everything passes, the prelude first.
+    pub(super) const fn open(&mut self) {
+        if !self.is_open() {
+            self.state = State::Open;
         }
     }
 
-    /// Passes `bytes` on if open, else keeps them. Answers what may go out now.
-    pub fn pass(&mut self, bytes: Bytes) -> Bytes {
-        match self {
-            Self::Open => bytes,
-            Self::Holding { prelude, size } => {
-                *size += bytes.len();
-                if !bytes.is_empty() {
-                    prelude.push(bytes);
-                }
-                Bytes::new()
-            }
+    /// Opens if the prelude together with `more` bytes is too long; answers whether it did.
+    pub(super) const fn overflows(&mut self, more: usize) -> bool {
+        let overflows = !self.is_open() && self.size + more > MAX_PRELUDE_BYTES;
+        if overflows {
+            self.state = State::Overflowed;
         }
+        overflows
     }
 
-    /// The first content is here: opens, and answers the prelude together with `bytes`, so that
-    /// both leave in one write.
-    pub fn open(&mut self, bytes: Bytes) -> Bytes {
-        match std::mem::replace(self, Self::Open) {
-            Self::Open => bytes,
-            Self::Holding { prelude, .. } if prelude.is_empty() => bytes,
-            Self::Holding { prelude, size } => {
-                let mut all = BytesMut::with_capacity(size + bytes.len());
-                for piece in prelude.iter().chain([&bytes]) {
-                    all.extend_from_slice(piece);
-                }
-                all.freeze()
-            }
+    /// Keeps `bytes`, or, once open, answers what goes out: the prelude and `bytes` in one write.
+    pub(super) fn pass(&mut self, bytes: Bytes) -> Bytes {
+        if self.is_open() && self.prelude.is_empty() {
+            return bytes;
         }
+        self.size += bytes.len();
+        if !bytes.is_empty() {
+            self.prelude.push(bytes);
+        }
+        if !self.is_open() {
+            return Bytes::new();
+        }
+        self.size = 0;
+        concatenated(&std::mem::take(&mut self.prelude))
     }
 }

@@ -8,21 +8,27 @@
 //! keepalive goes out between two events when the client has heard nothing for an interval (K1);
 //! whatever ends the stream early is said in the client's own protocol (E2, E3).
 
-pub mod clock;
-pub mod gate;
+mod attempt;
+mod clock;
+mod gate;
 pub mod keepalive;
+mod kept;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+pub use seen::Seen;
 
 use crate::config::{Timeouts, When};
-use crate::meter::{Facts, Finish, Meter};
-use crate::normalize::{Change, Normalizer};
+use crate::meter::{Finish, Meter};
+use crate::normalize::Normalizer;
 use crate::outcome::{Failure, Outcome};
 use crate::protocol::Protocol;
 use crate::refusal::{Ending, ResponseSeen, ending_event};
-use crate::sse::{Block, Scanner, Span};
-use bytes::{Bytes, BytesMut};
-use clock::{LF_GRACE, Since, TERMINAL_GRACE};
-use gate::{Gate, MAX_PRELUDE_BYTES};
+use attempt::{Attempt, Expiry, Reading, Verdict};
+use bytes::Bytes;
 use keepalive::{Between, Forwarded, Frames};
+use kept::joined;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,9 +120,6 @@ pub struct Relay {
     attempt: Option<Attempt>,
     /// What the last failed attempt said.
     failed: Option<Meter>,
-    seen: Seen,
-    /// Preludes that were longer than the gate (A3).
-    gate_overflows: u32,
     keepalives: u64,
 }
 
@@ -127,91 +130,27 @@ struct Client {
     opened: bool,
     /// Something was written, or (before that) the request was received.
     last_write: Instant,
-    /// The last keepalive of `when: always`.
+    /// The last keepalive of `when: always`, or (before that) the response's head.
     last_beat: Instant,
     /// Nothing more may be written.
     ended: bool,
 }
 
-/// When output passed, for the latency figures (M1).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// First output read from the upstream.
-    pub first_output_read: Option<Instant>,
-    /// First output written to the client.
-    pub first_output: Option<Instant>,
-    /// First answer text, refusal or tool call written.
-    pub first_visible: Option<Instant>,
-    /// Last output written.
-    pub last_output: Option<Instant>,
-    /// Output events written.
-    pub output_events: u64,
-    pending_output: u64,
-    pending_visible: bool,
-}
-
-#[derive(Debug)]
-struct Attempt {
-    scanner: Scanner,
-    meter: Meter,
-    gate: Gate,
-    since: Since,
-    forwarded: Forwarded,
-    /// Gives the events another shape, where the provider's settings ask for it (N1 to N5).
-    normalizer: Option<Box<Normalizer>>,
-    /// How the upstream's error is told instead (N5).
-    native: Option<Ending>,
-    /// The last event was dropped, so a late LF of its line end goes too.
-    dropped: bool,
-    /// The terminal event ended in a CR: its LF may follow (E1).
-    awaiting_lf: Option<(Instant, Outcome, &'static str)>,
-}
-
-/// What became of one block of events.
-enum Verdict {
-    Pass,
-    Failed(Failure),
-    Terminal(Outcome, &'static str),
-    /// A native error of the upstream; `seen_by_client`: SDKs understand its form.
-    Error {
-        seen_by_client: bool,
-        done_follows: bool,
-    },
-}
-
 impl Relay {
     /// A request was received at `received` and will be answered by a stream.
     #[must_use]
-    pub fn new(plan: Arc<Plan>, ask: Ask, received: Instant) -> Self {
+    pub const fn new(plan: Arc<Plan>, ask: Ask, received: Instant) -> Self {
         let client = Client { opened: false, last_write: received, last_beat: received, ended: false };
-        Self {
-            plan,
-            ask,
-            received,
-            client,
-            attempt: None,
-            failed: None,
-            seen: Seen::default(),
-            gate_overflows: 0,
-            keepalives: 0,
-        }
+        Self { plan, ask, received, client, attempt: None, failed: None, keepalives: 0 }
     }
 
     /// The one entrance: something happened at `now`.
     pub fn on(&mut self, now: Instant, input: Input) -> Action {
         debug_assert!(!self.client.ended, "a stream that has ended gets no input: the pump returns on Done");
-        let action = match input {
-            Input::Head => {
-                self.attempt = Some(Attempt::new(&self.plan, &self.ask, now));
-                Action::wait()
-            }
-            Input::Chunk(chunk) => self.chunk(now, chunk),
-            Input::End => self.end(now),
-            Input::Broken => self.broken(),
-            Input::Tick => self.tick(now),
-            Input::Drain if !self.client.opened => Action::failed(Failure::Draining),
-            Input::Drain => self.ending(&Ending::Draining, Outcome::Drained, "draining"),
-            Input::GiveUp(ending, outcome, cause) => self.ending(&ending, outcome, cause),
+        let action = if self.attempt.as_ref().is_some_and(Attempt::awaits_lf) {
+            self.last_lf(now, &input)
+        } else {
+            self.decide(now, input)
         };
         self.settle(now, action)
     }
@@ -223,17 +162,13 @@ impl Relay {
         }
     }
 
-    /// When the pump has to call with [`Input::Tick`]: always after the `now` of the last call.
+    /// When the pump has to call with [`Input::Tick`]; if that is past, at once. After a tick it is
+    /// in the future again.
     #[must_use]
     pub fn next_wake(&self) -> Instant {
-        let mut wake = self.received + self.plan.timeouts.total;
-        if let Some(due) = self.keepalive_due() {
-            wake = wake.min(due);
-        }
-        if let Some(attempt) = &self.attempt {
-            wake = wake.min(attempt.deadline(&self.plan.timeouts).0);
-        }
-        wake
+        let total = self.received + self.plan.timeouts.total;
+        let deadline = self.attempt.as_ref().map(|attempt| attempt.deadline().0);
+        [deadline, self.keepalive_due()].into_iter().flatten().fold(total, Instant::min)
     }
 
     /// The last write began at `from` and ended at `to`: the time between was spent on the client,
@@ -241,18 +176,7 @@ impl Relay {
     pub fn wrote(&mut self, from: Instant, to: Instant) {
         self.client.last_write = to;
         if let Some(attempt) = &mut self.attempt {
-            attempt.since.forgive(to.saturating_duration_since(from));
-        }
-        let seen = &mut self.seen;
-        if seen.pending_output > 0 {
-            seen.output_events += seen.pending_output;
-            seen.pending_output = 0;
-            seen.first_output.get_or_insert(to);
-            seen.last_output = Some(to);
-        }
-        if seen.pending_visible {
-            seen.pending_visible = false;
-            seen.first_visible.get_or_insert(to);
+            attempt.wrote(to, to.saturating_duration_since(from));
         }
     }
 
@@ -265,13 +189,13 @@ impl Relay {
     /// Whether content has gone out: no other target may be tried (A4).
     #[must_use]
     pub fn is_committed(&self) -> bool {
-        self.attempt.as_ref().is_some_and(|attempt| attempt.gate.is_open())
+        self.committed().is_some()
     }
 
-    /// When output passed.
+    /// When output passed; of the attempt that answers, nothing of those that failed.
     #[must_use]
-    pub const fn seen(&self) -> &Seen {
-        &self.seen
+    pub fn seen(&self) -> &Seen {
+        self.attempt.as_ref().map_or(&Seen::NOTHING, |attempt| &attempt.seen)
     }
 
     /// Keepalives written.
@@ -280,21 +204,44 @@ impl Relay {
         self.keepalives
     }
 
-    /// Preludes that were too long to hold (A3).
+    /// The prelude was too long to hold (A3). It commits, so there is at most one per request.
     #[must_use]
-    pub const fn gate_overflows(&self) -> u32 {
-        self.gate_overflows
+    pub fn gate_overflowed(&self) -> bool {
+        self.attempt.as_ref().is_some_and(Attempt::gate_overflowed)
     }
 
     /// Bytes held: half an event and the prelude (F2).
     #[must_use]
     pub fn held(&self) -> usize {
-        self.attempt.as_ref().map_or(0, |attempt| attempt.scanner.held() + attempt.gate.held())
+        self.attempt.as_ref().map_or(0, Attempt::held)
+    }
+
+    fn committed(&self) -> Option<&Attempt> {
+        self.attempt.as_ref().filter(|attempt| attempt.is_committed())
+    }
+
+    fn decide(&mut self, now: Instant, input: Input) -> Action {
+        match input {
+            Input::Head => {
+                self.attempt = Some(Attempt::new(&self.plan, &self.ask, now));
+                Action::wait()
+            }
+            Input::Chunk(chunk) if chunk.is_empty() => Action::wait(),
+            Input::Chunk(chunk) => self.read(now, |attempt| attempt.chunk(now, chunk)),
+            Input::End => self.read(now, |attempt| attempt.end(now)),
+            Input::Broken => self.over(Failure::Broken),
+            Input::Tick => self.tick(now),
+            Input::Drain if !self.client.opened => Action::failed(Failure::Draining),
+            Input::Drain => self.ending(&Ending::Draining, Outcome::Drained, "draining"),
+            Input::GiveUp(ending, outcome, cause) => self.ending(&ending, outcome, cause),
+        }
     }
 
     fn settle(&mut self, now: Instant, action: Action) -> Action {
         if !action.write.is_empty() {
-            self.client.opened = true;
+            if !std::mem::replace(&mut self.client.opened, true) {
+                self.client.last_beat = now;
+            }
             self.client.last_write = now;
         }
         match action.next {
@@ -305,140 +252,68 @@ impl Relay {
         action
     }
 
-    fn chunk(&mut self, now: Instant, chunk: Bytes) -> Action {
-        let Some(attempt) = &mut self.attempt else { return Action::wait() };
-        attempt.since.byte = now;
-        if let Some((_, outcome, cause)) = attempt.awaiting_lf {
-            let lf = if chunk.first() == Some(&b'\n') { chunk.slice(..1) } else { Bytes::new() };
-            return Action { write: lf, next: Next::Done(outcome, cause) };
-        }
-        match attempt.scanner.push(chunk) {
-            Ok(block) => self.block(now, block),
-            Err(too_large) => {
-                let before = self.block(now, too_large.before);
-                match before.next {
-                    Next::Wait => before.followed_by(self.over(Failure::TooLarge)),
-                    Next::Failed(_) | Next::Done(..) => before,
-                }
-            }
-        }
+    /// All is said; only the LF after the final CR is waited for (E1).
+    fn last_lf(&mut self, now: Instant, input: &Input) -> Action {
+        let lf = match input {
+            Input::Chunk(chunk) if chunk.is_empty() => return Action::wait(),
+            Input::Tick if now < self.next_wake() => return Action::wait(),
+            Input::Chunk(chunk) if chunk.first() == Some(&b'\n') => chunk.slice(..1),
+            Input::Chunk(_)
+            | Input::Tick
+            | Input::Head
+            | Input::End
+            | Input::Broken
+            | Input::Drain
+            | Input::GiveUp(..) => Bytes::new(),
+        };
+        let last = self.attempt.as_mut().and_then(Attempt::take_last).unwrap_or(Action::wait());
+        last.after(lf)
     }
 
-    fn block(&mut self, now: Instant, block: Block) -> Action {
-        let Some(attempt) = &mut self.attempt else { return Action::wait() };
-        if block.bytes.is_empty() {
-            return Action::wait();
-        }
-        let mut kept = Kept::new(block.bytes);
-        if !attempt.dropped {
-            kept.keep(0, block.lead);
-        }
-        let (verdict, output) = attempt.read(now, &mut kept, &self.plan, &self.ask, &mut self.seen);
-        self.conclude(now, kept, verdict, output)
-    }
-
-    /// What a block means for the client, once its events are read.
-    fn conclude(&mut self, now: Instant, kept: Kept, verdict: Verdict, content: bool) -> Action {
-        let Some(attempt) = &mut self.attempt else { return Action::wait() };
-        let bytes = kept.into_bytes();
-        if content && !attempt.gate.is_open() {
-            attempt.since.output = now;
-            let write = attempt.gate.open(bytes);
-            return self.pass(now, write, verdict);
-        }
-        let write = attempt.gate.pass(bytes);
-        if attempt.gate.held() > MAX_PRELUDE_BYTES {
-            self.gate_overflows += 1;
-            attempt.since.output = now;
-            let write = attempt.gate.open(write);
-            return self.pass(now, write, verdict);
-        }
-        self.pass(now, write, verdict)
-    }
-
-    fn pass(&mut self, now: Instant, write: Bytes, verdict: Verdict) -> Action {
-        let Some(attempt) = &mut self.attempt else { return Action::wait() };
-        match verdict {
-            Verdict::Pass => Action { write, next: Next::Wait },
+    /// Bytes came, or their clean end.
+    fn read(&mut self, now: Instant, read: impl FnOnce(&mut Attempt) -> Reading) -> Action {
+        let Some(attempt) = &mut self.attempt else { return Action::failed(Failure::Head) };
+        let Reading { write, verdict, lf_may_follow } = read(attempt);
+        let write = attempt.first_write(write, self.client.opened);
+        let last = match verdict {
+            Verdict::Pass => Action::wait(),
             Verdict::Failed(failure) => Action::failed(failure),
-            Verdict::Terminal(outcome, cause) => {
-                if attempt.scanner.after_cr() {
-                    attempt.awaiting_lf = Some((now, outcome, cause));
-                    return Action { write, next: Next::Wait };
-                }
-                Action { write, next: Next::Done(outcome, cause) }
+            Verdict::Terminal => Action::done(finished(&attempt.meter), "terminal"),
+            Verdict::Error(told) => self.after_error(told.as_ref()),
+            Verdict::Over(failure) => self.over(failure),
+        };
+        match (&mut self.attempt, last.next) {
+            (Some(attempt), Next::Done(..)) if lf_may_follow => {
+                attempt.await_lf(now, last);
+                Action { write, next: Next::Wait }
             }
-            Verdict::Error { seen_by_client, done_follows } => {
-                let clients_fault = attempt.meter.error().is_some_and(|error| error.clients_fault);
-                let outcome = if clients_fault { Outcome::ClientError } else { Outcome::UpstreamError };
-                let more = match self.plan.protocol {
-                    _ if !seen_by_client => {
-                        let ending = attempt.native.take().unwrap_or(Ending::Interrupted);
-                        self.native(&ending)
-                    }
-                    Protocol::Chat if self.plan.chat_error_done && !done_follows => Bytes::from_static(DONE),
-                    Protocol::Chat | Protocol::Responses | Protocol::Messages => Bytes::new(),
-                };
-                Action { write: joined(write, &more), next: Next::Done(outcome, "error_event") }
-            }
+            _ => last.after(write),
         }
     }
 
-    fn end(&mut self, now: Instant) -> Action {
-        let Some(attempt) = &mut self.attempt else { return Action::wait() };
-        if let Some((_, outcome, cause)) = attempt.awaiting_lf {
-            return Action::done(outcome, cause);
-        }
-        let tail = attempt.scanner.finish();
-        let mut before = Action::wait();
-        if let Some(span) = tail.span.filter(|span| is_whole(&tail.bytes, span)) {
-            let bytes = joined(tail.bytes, &Bytes::from_static(tail.completion));
-            let mut kept = Kept::new(bytes);
-            let end = kept.bytes.len();
-            let span = Span { end, ..span };
-            let mut content = false;
-            let verdict = attempt.event(now, &span, &mut kept, &self.plan, &self.ask, &mut self.seen, &mut content);
-            let action = self.conclude(now, kept, verdict, content);
-            match action.next {
-                Next::Wait => before = action,
-                Next::Failed(_) | Next::Done(..) => return action,
-            }
-        }
-        before.followed_by(self.over(Failure::Empty))
-    }
-
-    fn broken(&mut self) -> Action {
-        match &self.attempt {
-            None => Action::failed(Failure::Head),
-            Some(Attempt { awaiting_lf: Some((_, outcome, cause)), .. }) => Action::done(*outcome, cause),
-            Some(_) => self.over(Failure::Broken),
-        }
+    /// The upstream's own error is the terminal event (E4); `told`: it is said in the client's protocol
+    /// as well, or instead.
+    fn after_error(&self, told: Option<&Ending>) -> Action {
+        let clients_fault = self.meter().and_then(Meter::error).is_some_and(|error| error.clients_fault);
+        let outcome = if clients_fault { Outcome::ClientError } else { Outcome::UpstreamError };
+        let write = match (told, self.plan.protocol) {
+            (Some(ending), _) => self.native(ending),
+            (None, Protocol::Chat) if self.plan.chat_error_done => Bytes::from_static(DONE),
+            (None, Protocol::Chat | Protocol::Responses | Protocol::Messages) => Bytes::new(),
+        };
+        Action { write, next: Next::Done(outcome, "error_event") }
     }
 
     /// The upstream brings no more and has sent no terminal event (E1, E2).
-    fn over(&mut self, uncommitted: Failure) -> Action {
-        let Some(attempt) = &self.attempt else { return Action::wait() };
-        if !attempt.gate.is_open() {
-            return Action::failed(uncommitted);
+    fn over(&mut self, failure: Failure) -> Action {
+        match &self.attempt {
+            None => Action::failed(Failure::Head),
+            Some(attempt) if !attempt.is_committed() => Action::failed(failure),
+            Some(_) => {
+                let cause = if failure == Failure::Empty { "ended_early" } else { failure.word() };
+                self.ending(&Ending::Interrupted, Outcome::UpstreamInterrupted, cause)
+            }
         }
-        if attempt.meter.all_finished() {
-            return self.completed();
-        }
-        let cause = if uncommitted == Failure::TooLarge { uncommitted } else { Failure::Broken };
-        self.ending(&Ending::Interrupted, Outcome::UpstreamInterrupted, cause.word())
-    }
-
-    /// Everything has finished, only the terminal event is missing: Weir writes it (E1).
-    fn completed(&mut self) -> Action {
-        let normalizer = self.attempt.as_mut().and_then(|attempt| attempt.normalizer.as_mut());
-        let owed = normalizer.and_then(|normalizer| normalizer.before_terminal()).unwrap_or_default();
-        let write = match self.plan.protocol {
-            Protocol::Chat => Bytes::from_static(DONE),
-            Protocol::Messages => Bytes::from_static(MESSAGE_STOP),
-            Protocol::Responses => Bytes::new(),
-        };
-        let (outcome, _) = self.attempt.as_ref().map_or((Outcome::Completed, ""), |attempt| finished(&attempt.meter));
-        Action { write: joined(owed, &write), next: Next::Done(outcome, "terminal_added") }
     }
 
     fn tick(&mut self, now: Instant) -> Action {
@@ -449,7 +324,7 @@ impl Relay {
             return self.ending(&Ending::Timeout, Outcome::Timeout, Failure::Total.word());
         }
         if let Some(attempt) = &self.attempt {
-            let (deadline, expiry) = attempt.deadline(&self.plan.timeouts);
+            let (deadline, expiry) = attempt.deadline();
             if now >= deadline {
                 return self.expire(expiry);
             }
@@ -462,10 +337,9 @@ impl Relay {
 
     fn expire(&mut self, expiry: Expiry) -> Action {
         match expiry {
-            Expiry::Lf(outcome, cause) => Action::done(outcome, cause),
-            Expiry::Terminal => self.completed(),
             Expiry::Stall(failure) if !self.is_committed() => Action::failed(failure),
             Expiry::Stall(failure) => self.ending(&Ending::Stalled, Outcome::Stalled, failure.word()),
+            Expiry::Terminal | Expiry::LastLf => self.completed(),
         }
     }
 
@@ -482,7 +356,7 @@ impl Relay {
         self.between()?;
         let plan = &self.plan.keepalive;
         if !self.client.opened {
-            return plan.before_headers.map(|wait| self.client.last_write + wait);
+            return plan.before_headers.map(|wait| self.received + wait);
         }
         Some(match plan.when {
             When::Silence => self.client.last_write + plan.interval,
@@ -496,191 +370,47 @@ impl Relay {
         if self.client.ended || !self.ask.stream {
             return None;
         }
-        match &self.attempt {
-            Some(attempt) if attempt.gate.is_open() => {
-                let cut_in_line_end = attempt.scanner.after_cr() || attempt.awaiting_lf.is_some();
-                (!cut_in_line_end).then_some(Between { forwarded: &attempt.forwarded })
-            }
-            Some(_) | None => Some(Between { forwarded: NOTHING }),
+        match self.committed() {
+            Some(attempt) if attempt.is_between_events() => Some(Between { forwarded: &attempt.forwarded }),
+            Some(_) => None,
+            None => Some(Between { forwarded: NOTHING }),
         }
     }
 
-    /// Ends with an error event, unless the client has everything already.
+    /// Ends with an error event, unless the client has everything already (E1, E2, E3).
     fn ending(&mut self, ending: &Ending, outcome: Outcome, cause: &'static str) -> Action {
-        match &self.attempt {
-            Some(Attempt { awaiting_lf: Some((_, outcome, cause)), .. }) => Action::done(*outcome, cause),
-            Some(attempt) if attempt.gate.is_open() && attempt.meter.all_finished() => self.completed(),
-            Some(_) | None => Action { write: self.native(ending), next: Next::Done(outcome, cause) },
+        if self.attempt.as_ref().is_some_and(Attempt::is_finished) {
+            return self.completed();
         }
+        Action { write: self.native(ending), next: Next::Done(outcome, cause) }
+    }
+
+    /// Everything has finished, only the terminal event is missing: Weir writes it (E1).
+    fn completed(&mut self) -> Action {
+        let owed = self.attempt.as_mut().and_then(|attempt| attempt.normalizer.as_mut()?.before_terminal());
+        let terminal = match self.plan.protocol {
+            Protocol::Chat => DONE,
+            Protocol::Messages => MESSAGE_STOP,
+            Protocol::Responses => b"",
+        };
+        let write = joined(owed.unwrap_or_default(), Bytes::from_static(terminal));
+        let outcome = self.meter().map_or(Outcome::Completed, finished);
+        Action { write, next: Next::Done(outcome, "terminal_added") }
     }
 
     /// A native error event that fits what the client has seen (E2, E3, K3).
     fn native(&self, ending: &Ending) -> Bytes {
         let own_id = format!("resp_{}", self.ask.request_id);
-        let committed = self.attempt.as_ref().filter(|attempt| attempt.gate.is_open());
-        let seen = match committed {
-            Some(attempt) => ResponseSeen {
-                id: attempt.meter.answer_id().unwrap_or(&own_id),
-                model: attempt.meter.model().filter(|_| !attempt.rewrites_model()).or(Some(&self.ask.model)),
-                created_at: attempt.meter.created().or(Some(self.ask.created_at)),
-                next_sequence: attempt.next_sequence(),
-            },
-            None => ResponseSeen {
-                id: &own_id,
-                model: Some(&self.ask.model),
-                created_at: Some(self.ask.created_at),
-                next_sequence: 0,
-            },
+        let attempt = self.committed();
+        let meter = attempt.map(|attempt| &attempt.meter);
+        let model = meter.and_then(Meter::model).filter(|_| !attempt.is_some_and(Attempt::rewrites_model));
+        let seen = ResponseSeen {
+            id: meter.and_then(Meter::answer_id).unwrap_or(&own_id),
+            model: model.or(Some(&self.ask.model)),
+            created_at: meter.and_then(Meter::created).or(Some(self.ask.created_at)),
+            next_sequence: attempt.map_or(0, Attempt::next_sequence),
         };
         ending_event(self.plan.protocol, ending, &seen, self.plan.chat_error_done)
-    }
-}
-
-/// A deadline of the upstream's.
-#[derive(Clone, Copy, Debug)]
-enum Expiry {
-    /// The LF after the final CR.
-    Lf(Outcome, &'static str),
-    /// The terminal event after the finish.
-    Terminal,
-    /// A stall clock.
-    Stall(Failure),
-}
-
-impl Attempt {
-    fn new(plan: &Plan, ask: &Ask, now: Instant) -> Self {
-        Self {
-            scanner: Scanner::new(plan.max_event_bytes),
-            meter: Meter::new(plan.protocol, ask.choices),
-            gate: Gate::new(),
-            since: Since::new(now),
-            forwarded: Forwarded::default(),
-            normalizer: None,
-            native: None,
-            dropped: false,
-            awaiting_lf: None,
-        }
-    }
-
-    fn deadline(&self, timeouts: &Timeouts) -> (Instant, Expiry) {
-        if let Some((since, outcome, cause)) = self.awaiting_lf {
-            return (since + LF_GRACE, Expiry::Lf(outcome, cause));
-        }
-        if self.gate.is_open() && self.meter.all_finished() {
-            return (self.since.data + TERMINAL_GRACE, Expiry::Terminal);
-        }
-        let (at, failure) = self.since.stall(timeouts, self.gate.is_open());
-        (at, Expiry::Stall(failure))
-    }
-
-    /// Reads the events of the scanner's last block. Answers what it comes to, and whether content was among them.
-    fn read(&mut self, now: Instant, kept: &mut Kept, plan: &Plan, ask: &Ask, seen: &mut Seen) -> (Verdict, bool) {
-        let mut content = self.gate.is_open();
-        let mut verdict = Verdict::Pass;
-        let mut next = 0;
-        while let Some(span) = self.scanner.spans().get(next).cloned() {
-            let span = &span;
-            next += 1;
-            if let Verdict::Error { seen_by_client: true, .. } = verdict {
-                verdict = self.after_error(span, kept);
-                break;
-            }
-            verdict = self.event(now, span, kept, plan, ask, seen, &mut content);
-            match verdict {
-                Verdict::Pass | Verdict::Error { seen_by_client: true, .. } => {}
-                Verdict::Failed(_) | Verdict::Terminal(..) | Verdict::Error { .. } => break,
-            }
-        }
-        (verdict, content)
-    }
-
-    /// The upstream's own `[DONE]` right behind its error event goes along (E4).
-    fn after_error(&mut self, span: &Span, kept: &mut Kept) -> Verdict {
-        let facts = self.meter.event(&kept.bytes, span);
-        let done_follows = facts.terminal && !facts.error;
-        if done_follows {
-            kept.keep(span.start, span.end);
-        }
-        Verdict::Error { seen_by_client: true, done_follows }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the parts of one relay, borrowed apart")]
-    fn event(
-        &mut self,
-        now: Instant,
-        span: &Span,
-        kept: &mut Kept,
-        plan: &Plan,
-        ask: &Ask,
-        seen: &mut Seen,
-        content: &mut bool,
-    ) -> Verdict {
-        let facts = self.meter.event(&kept.bytes, span);
-        if span.has_data() {
-            self.since.data = now;
-        }
-        let change = match &mut self.normalizer {
-            _ if facts.usage_only && ask.strip_usage => Change::Drop,
-            Some(normalizer) => normalizer.event(&kept.bytes, span, facts, self.meter.error()),
-            None => Change::Keep,
-        };
-        self.dropped = change == Change::Drop;
-        match change {
-            Change::Keep => kept.keep(span.start, span.end),
-            Change::Drop => return Verdict::Pass,
-            Change::Replace(event) => kept.replace(span.end, event),
-            Change::Fail(ending) => self.native = Some(ending),
-        }
-        self.forwarded.id_or_retry |= span.id_or_retry;
-        self.forwarded.message_start |= facts.start;
-        if facts.output {
-            self.since.output = now;
-            seen.first_output_read.get_or_insert(now);
-            seen.pending_output += 1;
-            seen.pending_visible |= facts.visible;
-        }
-        self.verdict(facts, span, plan, content)
-    }
-
-    fn verdict(&self, facts: Facts, span: &Span, plan: &Plan, content: &mut bool) -> Verdict {
-        if facts.error && !*content {
-            return Verdict::Failed(self.error_failure());
-        }
-        if facts.error {
-            let seen_by_client = span.error.is_empty() && self.native.is_none();
-            return Verdict::Error { seen_by_client, done_follows: false };
-        }
-        let empty = !*content && !self.meter.saw_output();
-        if empty && facts.finish && plan.failover_on_empty {
-            return if self.meter.all_finished() { Verdict::Failed(Failure::Empty) } else { Verdict::Pass };
-        }
-        *content |= facts.output || facts.finish;
-        if !facts.terminal {
-            return Verdict::Pass;
-        }
-        if !*content {
-            return Verdict::Failed(Failure::Empty);
-        }
-        let (outcome, cause) = finished(&self.meter);
-        Verdict::Terminal(outcome, cause)
-    }
-
-    fn rewrites_model(&self) -> bool {
-        self.normalizer.as_ref().is_some_and(|normalizer| normalizer.rewrites_model())
-    }
-
-    /// The number after the last one that the client has seen (E2).
-    fn next_sequence(&self) -> u64 {
-        let counted = self.normalizer.as_ref().and_then(|normalizer| normalizer.next_sequence());
-        counted.unwrap_or_else(|| self.meter.last_sequence().map_or(0, |last| last.saturating_add(1)))
-    }
-
-    fn error_failure(&self) -> Failure {
-        match self.meter.error() {
-            Some(error) if error.clients_fault => Failure::ClientErrorEvent(error.status),
-            Some(error) => Failure::ErrorEvent(error.status),
-            None => Failure::ErrorEvent(500),
-        }
     }
 }
 
@@ -697,85 +427,15 @@ impl Action {
         Self { write: Bytes::new(), next: Next::Done(outcome, cause) }
     }
 
-    fn followed_by(self, then: Self) -> Self {
-        Self { write: joined(self.write, &then.write), next: then.next }
+    /// The same, with `write` in front.
+    fn after(self, write: Bytes) -> Self {
+        Self { write: joined(write, self.write), next: self.next }
     }
 }
 
-/// The parts of a block that go on: one slice, unless something in its middle was dropped.
-struct Kept {
-    bytes: Bytes,
-    pieces: Vec<Bytes>,
-    from: usize,
-    to: usize,
-}
-
-impl Kept {
-    const fn new(bytes: Bytes) -> Self {
-        Self { bytes, pieces: Vec::new(), from: 0, to: 0 }
-    }
-
-    fn keep(&mut self, start: usize, end: usize) {
-        if start == self.to {
-            self.to = end;
-            return;
-        }
-        if self.from < self.to {
-            self.pieces.push(self.bytes.slice(self.from..self.to));
-        }
-        (self.from, self.to) = (start, end);
-    }
-
-    /// The event that ends at `end` goes on as these bytes.
-    fn replace(&mut self, end: usize, event: Bytes) {
-        if self.from < self.to {
-            self.pieces.push(self.bytes.slice(self.from..self.to));
-        }
-        self.pieces.push(event);
-        (self.from, self.to) = (end, end);
-    }
-
-    fn into_bytes(self) -> Bytes {
-        let last = self.bytes.slice(self.from..self.to);
-        if self.pieces.is_empty() {
-            return last;
-        }
-        let mut all = BytesMut::with_capacity(self.bytes.len());
-        for piece in self.pieces.iter().chain([&last]) {
-            all.extend_from_slice(piece);
-        }
-        all.freeze()
-    }
-}
-
-/// One piece of both, without a copy where one is empty.
-fn joined(first: Bytes, second: &Bytes) -> Bytes {
-    if second.is_empty() {
-        return first;
-    }
-    if first.is_empty() {
-        return second.clone();
-    }
-    let mut all = BytesMut::with_capacity(first.len() + second.len());
-    all.extend_from_slice(&first);
-    all.extend_from_slice(second);
-    all.freeze()
-}
-
-fn finished(meter: &Meter) -> (Outcome, &'static str) {
+fn finished(meter: &Meter) -> Outcome {
     match meter.finish() {
-        Some(Finish::Length) => (Outcome::Truncated, "length"),
-        Some(Finish::Stop | Finish::Other) | None => (Outcome::Completed, "terminal"),
+        Some(Finish::Length) => Outcome::Truncated,
+        Some(Finish::Stop | Finish::Other) | None => Outcome::Completed,
     }
-}
-
-/// E1: an event without its blank line counts at a clean end if its JSON is whole.
-fn is_whole(bytes: &[u8], span: &Span) -> bool {
-    if !span.error.is_empty() {
-        let error = bytes.get(span.error.clone()).unwrap_or_default();
-        return serde_json::from_slice::<serde::de::IgnoredAny>(error).is_ok();
-    }
-    let mut scratch = Vec::new();
-    let payload = span.payload(bytes, &mut scratch);
-    payload == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok()
 }
