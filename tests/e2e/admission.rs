@@ -370,6 +370,7 @@ async fn f2_503_beyond_max_held_bytes() {
         let received = weir.post(dialect.path, format!("{}{ask}", " ".repeat(6 << 20))).await;
         is_refused(&weir, dialect, &received, 503).await;
         assert!(received.head.get("retry-after").is_some());
+        weir.settles("weir_requests_active", 0.0).await;
         assert_eq!(weir.post(dialect.path, &ask).await.status(), 200, "what was held is free again");
     }
 }

@@ -33,14 +33,21 @@ impl Capture {
     fn expected(&self, asked: bool) -> String {
         let all = events(&self.bytes);
         let mut text: String = all.into_iter().filter(|event| asked || !is_usage_chunk(event)).collect();
-        if self.dialect.name == "chat" && self.index["has_done"] == false {
+        if self.ends_in_an_error_field() {
+            text += CHAT_INTERRUPTED;
+        } else if self.dialect.name == "chat" && self.index["has_done"] == false {
             text += DONE;
         }
         text
     }
 
+    /// One that clients do not see (B20).
+    fn ends_in_an_error_field(&self) -> bool {
+        self.index["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "unknown_field:error"))
+    }
+
     fn outcome(&self) -> &'static str {
-        if self.index["flags"].as_array().is_some_and(|flags| flags.iter().any(|flag| flag == "unknown_field:error")) {
+        if self.ends_in_an_error_field() {
             return "upstream_error";
         }
         let text = String::from_utf8_lossy(&self.bytes);

@@ -7,7 +7,6 @@ const CHAT_D: Dialect = Dialect::ALL[0];
 const RESP_D: Dialect = Dialect::ALL[1];
 const MSG_D: Dialect = Dialect::ALL[2];
 
-const CHAT_INTERRUPTED: &str = "data: {\"error\":{\"message\":\"Stream interrupted\",\"type\":\"api_error\",\"code\":\"stream_interrupted\"}}\n\ndata: [DONE]\n\n";
 const MSG_INTERRUPTED: &str = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"Response stream interrupted, please retry\"}}\n\n";
 
 /// Checks what was added after the last whole event of an interrupted stream (E2).

@@ -81,6 +81,9 @@ pub(crate) const CHAT_FINISH: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"
 pub(crate) const CHAT_USAGE: &str = "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"upstream-model\",\"choices\":[],\"usage\":{\"prompt_tokens\":12,\"completion_tokens\":2,\"total_tokens\":14}}\n\n";
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
+/// E2: what Weir adds to a chat stream that breaks off.
+pub(crate) const CHAT_INTERRUPTED: &str = "data: {\"error\":{\"message\":\"Stream interrupted\",\"type\":\"api_error\",\"code\":\"stream_interrupted\"}}\n\ndata: [DONE]\n\n";
+
 /// A chat chunk with some text.
 pub(crate) fn chat_delta(text: &str) -> String {
     format!(
