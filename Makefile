@@ -20,7 +20,7 @@ FUZZ_TARGETS := $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help setup setup-build setup-cargo setup-python setup-node run test lint fmt clippy unit doc \
+.PHONY: help setup setup-build setup-cargo setup-postgres setup-python setup-node run test lint fmt clippy unit doc \
         conf sdk fuzz fuzz-short deny bench clean
 
 help: ## this list
@@ -28,7 +28,7 @@ help: ## this list
 
 # ---------------------------------------------------------------- set-up
 
-setup: setup-build setup-cargo setup-python setup-node ## installs what is missing for `make test`
+setup: setup-build setup-cargo setup-postgres setup-python setup-node ## installs what is missing for `make test`
 
 # Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
 # $(1) command that must exist, $(2) package that brings it
@@ -52,6 +52,10 @@ setup-cargo: setup-build
 	@for tool in nextest deny fuzz; do \
 	  $(CARGO) $$tool --version >/dev/null 2>&1 || { echo "setup: cargo install cargo-$$tool"; $(CARGO) install --locked cargo-$$tool; }; \
 	done
+
+# The ledger's sink is tested against a server of its own, started by the test on a free port.
+setup-postgres:
+	$(call need,pg_lsclusters,postgresql)
 
 setup-python: $(VENV)/.ready
 $(VENV)/.ready: $(REQUIREMENTS)

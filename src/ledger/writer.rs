@@ -106,7 +106,9 @@ impl Writer {
                 }
             }
             self.keep(batch, message);
-            if !broken && batch.len() >= MAX_BATCH {
+            // A flood must not keep a broken ledger from its next try, nor a batch from its end.
+            let due = if broken { Instant::now() >= until } else { batch.len() >= MAX_BATCH };
+            if due {
                 return Next::Commit;
             }
         }
@@ -236,6 +238,12 @@ impl Writer {
             self.commit(&mut batch);
         }
         for message in batch {
+            if let Message::Settle { settlement, .. } = message {
+                self.mailbox.lose(&settlement);
+            }
+        }
+        // Too late for a commit: their rows stay open, and the next start settles them.
+        while let Ok(message) = self.inbox.try_recv() {
             if let Message::Settle { settlement, .. } = message {
                 self.mailbox.lose(&settlement);
             }
