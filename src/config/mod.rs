@@ -1,6 +1,6 @@
 //! The operator's file, checked: what the rest of the code sees of it.
 //!
-//! Called at start, by `weir check` and at reload. Touches the file system (secrets in files) and
+//! Called at start, by `weir check` and at reload. Touches the file system (secrets in files, certificates, prices) and
 //! the environment (`${NAME}`), and nothing after that: everything here is plain data.
 //!
 //! The shape is that of `conf/weir.yaml`, section by section, with the same names. The way of a file:
@@ -32,6 +32,10 @@ pub use schema::schema;
 pub use secret::Secret;
 pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Tls};
 
+use crate::ledger::LedgerConfig;
+use crate::ledger::billing::Policy;
+use crate::ledger::config::PriceConfig;
+use crate::ledger::price::Prices;
 use finding::{Findings, Place};
 use keypath::KeyPath;
 use std::collections::{BTreeMap, HashMap};
@@ -63,6 +67,14 @@ pub struct Config {
     pub passthrough: Vec<Passthrough>,
     /// The virtual keys.
     pub keys: Vec<Arc<Key>>,
+    /// Which price files there are, and how the charge is made (L3).
+    pub prices: PriceConfig,
+    /// Their content, read when the config was.
+    pub price_books: Arc<Prices>,
+    /// What is charged by outcome (U5).
+    pub billing: Policy,
+    /// Where and how each request is recorded (L1); there is always a ledger.
+    pub ledger: LedgerConfig,
     /// What is logged and where.
     pub log: Log,
     /// Bounds of the metrics.

@@ -5,7 +5,8 @@
 use super::finding::Findings;
 use super::keypath::KeyPath;
 use super::tree::Node;
-use super::{AllowedModels, BaseUrl, Config, Model, Origin, Provider};
+use super::{AllowedModels, BaseUrl, Config, Model, Origin, Provider, Target};
+use crate::ledger::config::Sell;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub(super) fn look(config: &Config, root: &Node, now: SystemTime, findings: &mut
         odd.use_of(model, config, &path);
     }
     odd.keys(config, now);
+    odd.prices(config);
 }
 
 struct Odd<'a> {
@@ -178,6 +180,36 @@ impl Odd<'_> {
             if entry.keys.is_empty() {
                 let path = KeyPath::root().key("passthrough").item(at);
                 self.say(&path, "lists no keys, so nobody may use it");
+            }
+        }
+    }
+
+    /// L3: what has no price is recorded, but nobody can be charged for it.
+    fn prices(&mut self, config: &Config) {
+        let top = KeyPath::root().key("prices");
+        let paid = |target: &Target| target.provider.origin != Origin::Demo;
+        if !self.root.has(&top) {
+            if config.models.iter().any(|model| model.targets.iter().any(|target| paid(target))) {
+                let message = "there are no prices, so tokens are recorded, but neither charge nor cost; list price \
+                               files under prices.cost, or write `prices: {}` if nobody pays";
+                self.say(&top, message);
+            }
+            return;
+        }
+        let books = &config.price_books;
+        for (at, model) in config.models.iter().enumerate() {
+            let path = KeyPath::root().key("models").item(at);
+            if !config.prices.cost.is_empty() {
+                for (at, target) in model.targets.iter().enumerate().filter(|(_, target)| paid(target)) {
+                    if !books.knows(&target.provider.name, &target.model) {
+                        let message = "no file under prices.cost prices this provider and model: its cost is unknown";
+                        self.say(&path.key("targets").item(at), message);
+                    }
+                }
+            }
+            let sold = |target: &Arc<Target>| books.sells(&model.name, &target.provider.name, &target.model);
+            if matches!(config.prices.sell, Sell::Book(_)) && !model.targets.iter().all(sold) {
+                self.say(&path.key("name"), "the file of prices.sell has no price for this model: nobody is charged");
             }
         }
     }

@@ -3,6 +3,10 @@
 //! Filled by `shape`, which has already refused what the schema forbids; read by `check` alone.
 //! A required member is an `Option` all the same: when it is missing, `shape` has said so.
 
+mod ledger;
+
+pub(super) use ledger::{Ledger, Markup, Postgres, Prices, Sell};
+
 use super::model::{Affinity, Style, When};
 use super::provider::{ErrorBodies, Http2, StreamErrors, UsageChunk};
 use super::server::LogFormat;
@@ -10,6 +14,7 @@ use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
     Statuses, Until, Url, UrlPath,
 };
+use crate::ledger::billing::Policy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -44,6 +49,15 @@ pub(super) struct File {
     pub(super) passthrough: Vec<Passthrough>,
     /// The virtual keys that clients send.
     pub(super) keys: Option<Vec<Key>>,
+    /// What tokens cost and what they are sold for.
+    #[serde(default)]
+    pub(super) prices: Prices,
+    /// What a request is charged for that ended without a whole answer, by its outcome.
+    #[serde(default)]
+    pub(super) billing: Policy,
+    /// Where and how each request is recorded.
+    #[serde(default)]
+    pub(super) ledger: Ledger,
     /// What is logged and where.
     #[serde(default)]
     pub(super) log: Log,

@@ -1,6 +1,7 @@
 //! Snippets of a file and the lines that must come out.
 
 mod files;
+mod ledger;
 
 use super::*;
 use std::time::Duration;
@@ -15,6 +16,7 @@ fn env(name: &str) -> Option<String> {
         "NUMBER" => Some("3".to_owned()),
         "EMPTY" => Some(String::new()),
         "BROKEN" => Some(format!("{CANARY}\nsecond line")),
+        "PG_URL" => Some(format!("postgres://weir:{CANARY}@db.internal/weir")),
         "UNSET" => None,
         _ => Some(CANARY.to_owned()),
     }
@@ -30,7 +32,7 @@ fn least(replace: &[(&str, &str)]) -> String {
         "listen: [{{ address: 127.0.0.1:8080 }}]\n\
          providers: {{ openai: {{ base_url: https://api.openai.com, api_key: \"${{OPENAI_API_KEY}}\" }} }}\n\
          models: [{{ name: gpt-5.6-sol, targets: [{{ provider: openai, model: gpt-5.6-sol }}] }}]\n\
-         keys: [{{ name: me, sha256: \"{SHA}\", models: [\"*\"] }}]\n"
+         keys: [{{ name: me, sha256: \"{SHA}\", models: [\"*\"] }}]\nprices: {{}}\n"
     );
     for (from, to) in replace {
         assert!(text.contains(from), "nothing to replace: {from}");
@@ -462,7 +464,7 @@ fn s1_settings_merge_key_by_key() {
 #[test]
 fn c1_check_warns_of_odd_values() {
     for (line, words) in [
-        ("defaults: { keepalive: { interval: 60s } }", "5:36: defaults.keepalive.interval: 60 s or more"),
+        ("defaults: { keepalive: { interval: 60s } }", "6:36: defaults.keepalive.interval: 60 s or more"),
         (
             "defaults: { timeouts: { no_output: 9s } }",
             "defaults.timeouts.no_output: not longer than keepalive.interval",

@@ -6,6 +6,7 @@
 use super::model::StatusRange;
 use super::provider::BaseUrl;
 use super::secret::Secret;
+use crate::ledger::money::Decimal;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -111,6 +112,10 @@ words! {
     Name(String);
     /// A path of the file system.
     FilePath(String);
+    /// A time zone by its name.
+    Zone(jiff::tz::TimeZone);
+    /// A decimal that money is multiplied with.
+    Factor(String);
     /// A request path, below the base URL.
     UrlPath(String);
     /// The text of a keepalive comment.
@@ -320,6 +325,28 @@ impl Word for FilePath {
     }
 }
 
+impl Word for Zone {
+    const NAME: &'static str = "timezone";
+    const PATTERN: &'static str = "^[A-Za-z][-+_/A-Za-z0-9]*$";
+    const WANTED: &'static str = "write the name of a time zone, such as UTC or Europe/Berlin";
+
+    fn read(text: &str) -> Option<Self> {
+        jiff::tz::TimeZone::get(text).ok().filter(|zone| !zone.is_unknown()).map(Self)
+    }
+}
+
+impl Word for Factor {
+    const NAME: &'static str = "factor";
+    const PATTERN: &'static str = "^[0-9.]+$";
+    const ALSO: Option<&'static str> = Some("number");
+    const WANTED: &'static str = "write a decimal such as \"1.20\"; \"1\" sells at cost";
+
+    fn read(text: &str) -> Option<Self> {
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        (plain && Decimal::parse(text).is_ok()).then(|| Self(text.to_owned()))
+    }
+}
+
 impl Word for UrlPath {
     const NAME: &'static str = "url_path";
     const PATTERN: &'static str = "^/[^#\\s]*$";
@@ -344,6 +371,11 @@ impl Word for Comment {
 /// Sizes, spans and addresses are printed as defaults in the schema.
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        const DAY: u64 = 24 * 60 * 60;
+        let seconds = self.0.as_secs();
+        if self.0.subsec_nanos() == 0 && seconds > 0 && seconds.is_multiple_of(DAY) {
+            return serializer.collect_str(&format_args!("{}d", seconds / DAY)); // never in months
+        }
         serializer.collect_str(&humantime::format_duration(self.0))
     }
 }
@@ -372,6 +404,18 @@ impl Serialize for Address {
 }
 
 impl Serialize for FilePath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl Serialize for Zone {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0.iana_name().unwrap_or("UTC"))
+    }
+}
+
+impl Serialize for Factor {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
     }

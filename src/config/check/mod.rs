@@ -1,8 +1,9 @@
 //! Turns the raw file into the checked one, and reports what a schema cannot say.
 //!
-//! Called once per load, after `shape`. Touches the files that the operator names (certificates), nothing else.
+//! Called once per load, after `shape`. Touches the files that the operator names (certificates, prices), nothing else.
 
 mod keys;
+mod ledger;
 mod models;
 mod pem;
 mod providers;
@@ -30,9 +31,26 @@ pub(super) fn check(file: raw::File, root: &Node, base_dir: &Path, findings: &mu
     let (models, by_name) = check.models(file.models.unwrap_or_default(), &file.defaults, &providers);
     let keys = check.keys(file.keys.unwrap_or_default(), &models, &by_name);
     let passthrough = check.passthrough(file.passthrough, &providers, &keys);
+    let (prices, price_books) = check.prices(file.prices);
+    let ledger = check.ledger(file.ledger);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
-    Config { listen, admin, server, providers, models, passthrough, keys, log, metrics, by_name }
+    Config {
+        listen,
+        admin,
+        server,
+        providers,
+        models,
+        passthrough,
+        keys,
+        prices,
+        price_books,
+        billing: file.billing,
+        ledger,
+        log,
+        metrics,
+        by_name,
+    }
 }
 
 struct Check<'a> {

@@ -8,16 +8,16 @@ use std::fs;
 use std::path::PathBuf;
 
 /// A folder of its own for one test, gone afterwards.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("weir-config-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn put(&self, name: &str, text: &str) {
+    pub(super) fn put(&self, name: &str, text: &str) {
         fs::write(self.0.join(name), text).unwrap();
     }
 }
@@ -98,6 +98,11 @@ fn c1_secrets_never_print() {
         ("${OPENAI_API_KEY}", "sk-CANARY${EMPTY}é"),
         ("api_key:", "ca: \"${K}\", api_key:"),
         ("keys:", "log: { file: \"${K}/log\" }\nkeys:"),
+        ("prices: {}", "prices: { cost: [\"${K}\"], sell: \"${K}\" }"),
+        ("prices: {}", "prices: { sell: { markup: \"${K}\" } }"),
+        ("prices: {}", "ledger: { postgres: { url: \"${K}\" } }"),
+        ("prices: {}", "ledger: { postgres: { url: \"postgres://x:${K}@h:sk-CANARY/d?sk-CANARY=1\" } }"),
+        ("prices: {}", "ledger: { timezone: \"${K}\" }"),
     ] {
         let report = read(&least(&[(from, to)])).unwrap_err();
         assert!(!format!("{report} {report:?}").contains("CANARY"), "{report}");
@@ -146,6 +151,8 @@ fn c1_example_of_the_design() {
     folder.put("tls.key", &pair.signing_key.serialize_pem());
     folder.put("internal-ca.pem", &pair.cert.pem());
     folder.put("openai-2.key", "sk-2\n");
+    folder.put("prices.yaml", "prices: []\n");
+    folder.put("litellm.json", "{}\n");
     let text = fs::read_to_string(path).unwrap().replace("/etc/weir/", "");
     let lines = lines(parse(&text, "weir.yaml", &env, &folder.0));
     for line in &lines {
@@ -200,6 +207,14 @@ fn c1_shipped_defaults_are_the_defaults() {
     assert_eq!(format!("{:?}", shipped.server), format!("{:?}", least.server));
     assert_eq!(format!("{:?}", shipped.admin), format!("{:?}", least.admin));
     assert_eq!((&shipped.log, shipped.metrics), (&least.log, least.metrics));
+    assert_eq!(format!("{:?}", shipped.prices), format!("{:?}", least.prices));
+    assert_eq!(shipped.billing, least.billing);
+    let ledger = |config: &Config, folder: &Path| {
+        let mut ledger = config.ledger.clone();
+        ledger.path = ledger.path.strip_prefix(folder).unwrap().to_owned();
+        format!("{ledger:?}")
+    };
+    assert_eq!(ledger(&shipped, &repository().join("conf")), ledger(&least, Path::new("/nonexistent")));
     assert_eq!(format!("{:?}", shipped.providers["openai"]), format!("{:?}", least.providers["openai"]));
     let settings = |model: &Model| {
         let Model { timeouts, keepalive, retry, health, on_client_gone, chat_error_done, affinity, .. } = model.clone();

@@ -74,6 +74,12 @@ impl From<rusqlite::Error> for SinkError {
     }
 }
 
+/// Whether a URL can be used, for `weir check`: reads it and the roots it names, connects to nothing.
+/// The error may repeat parts of the URL.
+pub fn check_url(url: &str) -> Result<(), SinkError> {
+    Connector::new(url).map(drop)
+}
+
 /// The task's own.
 #[derive(Debug)]
 pub struct Sink {
