@@ -8,28 +8,28 @@ use std::ops::Range;
 
 /// Changes to one text, in any order; they never overlap.
 #[derive(Debug, Default)]
-pub(super) struct Edits<'t> {
+pub(in crate::normalize) struct Edits<'t> {
     list: Vec<(Range<usize>, Cow<'t, [u8]>)>,
 }
 
 impl<'t> Edits<'t> {
     /// Puts `with` in the place of `range` (in bytes of the text).
-    pub(super) fn replace(&mut self, range: Range<usize>, with: impl Into<Cow<'t, [u8]>>) {
+    pub(in crate::normalize) fn replace(&mut self, range: Range<usize>, with: impl Into<Cow<'t, [u8]>>) {
         self.list.push((range, with.into()));
     }
 
     /// Puts `with` before the byte at `at`.
-    pub(super) fn insert(&mut self, at: usize, with: impl Into<Cow<'t, [u8]>>) {
+    pub(in crate::normalize) fn insert(&mut self, at: usize, with: impl Into<Cow<'t, [u8]>>) {
         self.replace(at..at, with);
     }
 
     /// Whether the text stays as it is.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(in crate::normalize) const fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     /// Writes the changed text.
-    pub(super) fn apply(mut self, text: &[u8], into: &mut Vec<u8>) {
+    pub(in crate::normalize) fn apply(mut self, text: &[u8], into: &mut Vec<u8>) {
         // Stable: what is added at one place stays in the order in which it was added.
         self.list.sort_by_key(|(range, _)| range.start);
         let mut at = 0;
@@ -46,7 +46,7 @@ impl<'t> Edits<'t> {
 /// Follows a walk over one object, so that members can go and others can be added without a comma
 /// too many.
 #[derive(Debug)]
-pub(super) struct Members<'t> {
+pub(in crate::normalize) struct Members<'t> {
     text: &'t [u8],
     /// Past the brace, or past the last member.
     end: usize,
@@ -58,19 +58,28 @@ pub(super) struct Members<'t> {
 
 impl<'t> Members<'t> {
     /// Before the walk over the next value, an object.
-    pub(super) fn of(text: &'t [u8], walker: &mut Walker<'t>) -> Result<Self, Malformed> {
+    pub(in crate::normalize) fn of(text: &'t [u8], walker: &mut Walker<'t>) -> Result<Self, Malformed> {
         walker.peek()?;
         Ok(Self { text, end: walker.at() + 1, kept: false, cut: false })
     }
 
     /// Where the name of the member that is being visited stands, quotes included.
-    pub(super) fn name(&self, raw: &[u8]) -> Range<usize> {
+    pub(in crate::normalize) fn name(&self, raw: &[u8]) -> Range<usize> {
         let gap = self.gap(|byte| byte != b'"');
         gap..gap + raw.len() + 2
     }
 
+    /// The visited member, which ends at `end`, goes or stays.
+    pub(in crate::normalize) fn pass(&mut self, goes: bool, edits: &mut Edits<'t>, end: usize) {
+        if goes {
+            self.cut(edits, end);
+        } else {
+            self.keep(edits, end);
+        }
+    }
+
     /// The visited member, which ends at `end`, stays.
-    pub(super) fn keep(&mut self, edits: &mut Edits<'t>, end: usize) {
+    pub(in crate::normalize) fn keep(&mut self, edits: &mut Edits<'t>, end: usize) {
         if self.cut && !self.kept {
             let comma = self.gap(|byte| byte != b',');
             edits.replace(self.end..comma + 1, &b""[..]);
@@ -80,14 +89,14 @@ impl<'t> Members<'t> {
     }
 
     /// The visited member, which ends at `end`, goes.
-    pub(super) fn cut(&mut self, edits: &mut Edits<'t>, end: usize) {
+    pub(in crate::normalize) fn cut(&mut self, edits: &mut Edits<'t>, end: usize) {
         edits.replace(self.end..end, &b""[..]);
         self.cut = true;
         self.end = end;
     }
 
     /// After the walk: one more member, `"name":value`.
-    pub(super) fn add(&mut self, edits: &mut Edits<'t>, member: &[u8]) {
+    pub(in crate::normalize) fn add(&mut self, edits: &mut Edits<'t>, member: &[u8]) {
         let mut with = Vec::with_capacity(member.len() + 1);
         if self.kept {
             with.push(b',');

@@ -45,6 +45,13 @@ pub(super) fn event(bytes: &[u8], span: &Span, payload: &[u8], edits: Edits<'_>,
     out
 }
 
+/// The LF that an event which is held back has lost when its CR was the last byte that was read: the
+/// relay drops it with the event (F4).
+pub(super) fn owed(bytes: &[u8], span: &Span) -> &'static [u8] {
+    let open = bytes.get(span.end - 1) == Some(&b'\r') && line_end(bytes, span.data.end) == b"\r\n";
+    if open { b"\n" } else { b"" }
+}
+
 /// The changed data as the value of one line; lines of other fields that stood between several
 /// data lines follow it.
 fn data(bytes: &[u8], span: &Span, payload: &[u8], edits: Edits<'_>, out: &mut Vec<u8>) {

@@ -8,7 +8,6 @@
 //! merged, reordered or escaped anew (N3).
 
 mod chat;
-mod delta;
 mod edit;
 mod frame;
 mod named;
@@ -258,8 +257,9 @@ impl Normalizer {
             match self.rewritten(&bytes, &span, payload) {
                 Change::Keep => out.extend_from_slice(bytes.get(span.start..span.end).unwrap_or_default()),
                 Change::Replace(event) => out.extend_from_slice(&event),
-                Change::Drop | Change::Fail(_) => {}
+                Change::Drop | Change::Fail(_) => continue,
             }
+            out.extend_from_slice(frame::owed(&bytes, &span));
         }
     }
 
@@ -268,7 +268,8 @@ impl Normalizer {
             Ok(Fate::Stays(edits)) => changed(bytes, span, payload, edits, None),
             Ok(Fate::Goes) => Change::Drop,
             Ok(Fate::Usage(edits)) => {
-                let event = frame::event(bytes, span, payload, edits, None);
+                let mut event = frame::event(bytes, span, payload, edits, None);
+                event.extend_from_slice(frame::owed(bytes, span));
                 self.chat.hold(event);
                 Change::Drop
             }

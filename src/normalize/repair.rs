@@ -3,7 +3,7 @@
 //! Noted by the dialects; the table in the README is made of it. Touches nothing.
 
 /// Members that tell of a vendor's inside and mean nothing to a client: N2 takes them out.
-pub(super) const PRIVATE: &[(Level, &str)] = &[
+pub(in crate::normalize) const PRIVATE: &[(Level, &str)] = &[
     (Level::Top, "x_groq"),
     (Level::Top, "provider"),
     (Level::Top, "p"),
@@ -28,7 +28,7 @@ pub(super) const PRIVATE: &[(Level, &str)] = &[
 
 /// Where a member stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+pub(in crate::normalize) enum Level {
     /// In the chunk or reply.
     Top,
     /// In a choice.
@@ -39,7 +39,7 @@ pub(super) enum Level {
 
 /// One kind of change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Repair {
+pub(in crate::normalize) enum Repair {
     /// N1.
     Model,
     /// `id`, `created` or `model` missing or empty.
@@ -90,12 +90,12 @@ pub struct Repairs {
 }
 
 impl Repairs {
-    pub(super) const fn note(&mut self, repair: Repair) {
+    pub(in crate::normalize) const fn note(&mut self, repair: Repair) {
         self.kinds |= 1 << repair as u32;
     }
 
     /// Whether `name` at this level is private; if so, that one is noted.
-    pub(super) fn private(&mut self, level: Level, name: &[u8]) -> bool {
+    pub(in crate::normalize) fn private(&mut self, level: Level, name: &[u8]) -> bool {
         let found = PRIVATE.iter().position(|(at, private)| *at == level && private.as_bytes() == name);
         if let Some(at) = found {
             self.note(Repair::Private);
@@ -151,8 +151,12 @@ const PHRASES: &[(Repair, &str, &str)] = &[
     (Repair::Usage, "usage in a choice or in a member of its own", "`usage` at the top"),
     (Repair::Private, "", "left out"),
     (Repair::Empty, "chunks that say nothing", "left out"),
-    (Repair::UsageChunk, "usage beside choices or in several chunks", "one chunk before `[DONE]`"),
+    (
+        Repair::UsageChunk,
+        "usage beside choices or in several chunks",
+        "one chunk before `[DONE]` (`usage_chunk: strict`)",
+    ),
     (Repair::Name, "no `event:` lines", "added from `type`"),
     (Repair::Sequence, "no `sequence_number`", "counted"),
-    (Repair::Error, "errors in a form of its own", "Weir's form"),
+    (Repair::Error, "errors in a form of its own", "Weir's form (`stream_errors: native`)"),
 ];

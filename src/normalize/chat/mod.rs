@@ -2,17 +2,20 @@
 //!
 //! Called by the normaliser. Touches only its own fields.
 
-use super::delta::Delta;
+mod calls;
+mod choice;
+mod delta;
+mod identity;
+
 use super::edit::{Edits, Members};
 use super::repair::{Level, Repair, Repairs};
 use super::{Asked, Settings};
 use crate::json::{Kind, Malformed, Text, Walker};
+use calls::Calls;
+use identity::{Found, Identity};
 use std::ops::Range;
 
 type Result<T> = std::result::Result<T, Malformed>;
-
-/// Tool calls of one answer whose places are remembered; past it they share one.
-const MAX_CALLS: usize = 128;
 
 /// What becomes of a chunk.
 #[derive(Debug)]
@@ -44,16 +47,8 @@ pub(super) struct Chat {
     fallback: Identity,
     identity: Option<Identity>,
     usage: Option<HeldUsage>,
-    calls: Vec<Call>,
+    calls: Calls,
     pub(super) repairs: Repairs,
-}
-
-/// What is the same in all chunks, as JSON.
-#[derive(Clone, Debug)]
-struct Identity {
-    id: Vec<u8>,
-    created: Vec<u8>,
-    model: Vec<u8>,
 }
 
 /// N4: the last usage, as JSON, and whether it came in a chunk of its own.
@@ -70,14 +65,6 @@ enum Place {
     Vendor,
     Choice,
     Top,
-}
-
-/// A tool call by the number that it was given.
-#[derive(Debug)]
-struct Call {
-    choice: u64,
-    id: Vec<u8>,
-    index: u64,
 }
 
 /// A chunk while it is walked.
@@ -111,7 +98,7 @@ impl Chat {
             fallback,
             identity: None,
             usage: None,
-            calls: Vec::new(),
+            calls: Calls::default(),
             repairs: Repairs::default(),
         }
     }
@@ -119,7 +106,7 @@ impl Chat {
     /// Whether a chunk may wait until the next one tells the answer's id: it has none itself, none
     /// is known, and the client needs one.
     pub(super) fn waits_for_identity(&self, text: &[u8]) -> bool {
-        self.settings.normalize && self.identity.is_none() && Identity::read(text).is_none_or(|found| found.0.is_none())
+        self.settings.normalize && self.identity.is_none() && Found::read(text).is_none_or(|found| found.id.is_none())
     }
 
     /// Reads one chunk.
@@ -202,16 +189,10 @@ impl Chat {
         if !needed || self.identity.is_some() {
             return;
         }
-        let Some((id, created, model)) = Identity::read(text) else { return };
-        if id.is_none() && !self.settings.normalize {
-            return;
+        let Some(found) = Found::read(text) else { return };
+        if found.id.is_some() || self.settings.normalize {
+            self.identity = Some(found.or(&self.fallback));
         }
-        let fallback = self.fallback.clone();
-        self.identity = Some(Identity {
-            id: id.map_or(fallback.id, <[u8]>::to_vec),
-            created: created.map_or(fallback.created, <[u8]>::to_vec),
-            model: model.map_or(fallback.model, <[u8]>::to_vec),
-        });
     }
 
     fn member<'t>(
@@ -266,12 +247,7 @@ impl Chat {
                 goes = normalize && self.repairs.private(Level::Top, other);
             }
         }
-        let end = walker.at();
-        if goes {
-            chunk.members.cut(edits, end)
-        } else {
-            chunk.members.keep(edits, end)
-        }
+        chunk.members.pass(goes, edits, walker.at());
         Ok(())
     }
 
@@ -299,193 +275,6 @@ impl Chat {
             }
             Ok(())
         })?;
-        Ok(())
-    }
-
-    fn choice<'t>(&mut self, chunk: &mut Chunk<'t>, edits: &mut Edits<'t>, walker: &mut Walker<'t>) -> Result<()> {
-        let Settings { normalize, usage_chunk_strict: strict, .. } = self.settings;
-        if walker.peek()? != Kind::Object || !(normalize || strict) {
-            return walker.skip().map(drop);
-        }
-        let whole = chunk.text.get(walker.at()..).unwrap_or_default();
-        let mut members = Members::of(chunk.text, walker)?;
-        let (mut has_index, mut has_said, mut has_finish) = (false, false, false);
-        walker.object(|walker, name| {
-            let kind = walker.peek()?;
-            let start = walker.at();
-            let mut goes = false;
-            match &*name.bytes() {
-                b"usage" => {
-                    let raw = walker.skip()?;
-                    chunk.saw(Place::Choice, raw);
-                    goes = normalize || (strict && chunk.form == Form::Chunk);
-                    self.repairs.note(if normalize { Repair::Usage } else { Repair::UsageChunk });
-                }
-                _ if !normalize => drop(walker.skip()?),
-                b"delta" if kind == Kind::Null => {
-                    walker.skip()?;
-                    edits.replace(start..walker.at(), &b"{}"[..]);
-                    self.repairs.note(Repair::Delta);
-                    has_said = true;
-                }
-                b"delta" => {
-                    self.said(chunk, edits, walker, whole)?;
-                    has_said = true;
-                }
-                b"message" if chunk.form == Form::Reply => self.said(chunk, edits, walker, whole)?,
-                b"message" => {
-                    self.repairs.note(Repair::Message);
-                    goes = has_member(whole, "delta");
-                    if goes {
-                        walker.skip()?;
-                    } else {
-                        edits.replace(members.name(name.raw()), &b"\"delta\""[..]);
-                        self.said(chunk, edits, walker, whole)?;
-                        has_said = true;
-                    }
-                }
-                b"text" => {
-                    walker.skip()?;
-                    has_said = true;
-                }
-                b"index" => has_index = walker.skip()?.first().is_some_and(u8::is_ascii_digit),
-                b"finish_reason" => {
-                    self.finish_reason(edits, walker)?;
-                    has_finish = true;
-                }
-                other => {
-                    walker.skip()?;
-                    goes = self.repairs.private(Level::Choice, other);
-                }
-            }
-            let end = walker.at();
-            if goes {
-                members.cut(edits, end)
-            } else {
-                members.keep(edits, end)
-            }
-            Ok(())
-        })?;
-        if !normalize {
-            return Ok(());
-        }
-        if !has_index && !has_member(whole, "index") {
-            self.repairs.note(Repair::Index);
-            members.add(edits, format!("\"index\":{}", chunk.count).as_bytes());
-        }
-        if chunk.form == Form::Reply {
-            return Ok(());
-        }
-        if !has_said {
-            self.repairs.note(Repair::Delta);
-            members.add(edits, b"\"delta\":{}");
-        }
-        if !has_finish {
-            self.repairs.note(Repair::Unfinished);
-            members.add(edits, b"\"finish_reason\":null");
-        }
-        Ok(())
-    }
-
-    /// A delta or a message; `choice` is the text from its choice on.
-    fn said<'t>(
-        &mut self,
-        chunk: &Chunk<'t>,
-        edits: &mut Edits<'t>,
-        walker: &mut Walker<'t>,
-        choice: &'t [u8],
-    ) -> Result<()> {
-        if walker.peek()? != Kind::Object {
-            return walker.skip().map(drop);
-        }
-        let delta = Delta::look(chunk.text.get(walker.at()..).unwrap_or_default())?;
-        let mut members = Members::of(chunk.text, walker)?;
-        walker.object(|walker, name| {
-            let kind = walker.peek()?;
-            if kind == Kind::Array && chunk.form == Form::Chunk && name.is("tool_calls") {
-                let mut position = 0;
-                walker.array(|walker| {
-                    self.call(chunk.text, edits, walker, choice, position)?;
-                    position += 1;
-                    Ok(())
-                })?;
-                members.keep(edits, walker.at());
-                return Ok(());
-            }
-            delta.member(&mut self.repairs, &mut members, edits, walker, name)
-        })?;
-        Ok(())
-    }
-
-    /// A part of a tool call: a missing number is that of its id, else of the call before.
-    fn call<'t>(
-        &mut self,
-        text: &'t [u8],
-        edits: &mut Edits<'t>,
-        walker: &mut Walker<'t>,
-        choice: &'t [u8],
-        position: u64,
-    ) -> Result<()> {
-        if walker.peek()? != Kind::Object {
-            return walker.skip().map(drop);
-        }
-        let mut members = Members::of(text, walker)?;
-        let (mut id, mut index, mut null) = (None, None, None);
-        walker.object(|walker, name| {
-            walker.peek()?;
-            let start = walker.at();
-            if name.is("id") {
-                id = walker.string()?.map(Text::raw).filter(|id| !id.is_empty());
-            } else if name.is("index") {
-                let raw = walker.skip()?;
-                index = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
-                null = (raw == b"null").then(|| start..walker.at());
-            } else {
-                walker.skip()?;
-            }
-            members.keep(edits, walker.at());
-            Ok(())
-        })?;
-        if index.is_none() || id.is_some() {
-            let choice = number(choice, "index").unwrap_or(0);
-            let found = self.call_index(choice, id, index, position);
-            match (index, null) {
-                (Some(_), _) => return Ok(()),
-                (None, Some(range)) => edits.replace(range, found.to_string().into_bytes()),
-                (None, None) => members.add(edits, format!("\"index\":{found}").as_bytes()),
-            }
-            self.repairs.note(Repair::Call);
-        }
-        Ok(())
-    }
-
-    fn call_index(&mut self, choice: u64, id: Option<&[u8]>, index: Option<u64>, position: u64) -> u64 {
-        let of_choice = || self.calls.iter().filter(move |call| call.choice == choice);
-        let Some(id) = id else { return of_choice().next_back().map_or(position, |call| call.index) };
-        if let Some(known) = of_choice().find(|call| call.id == id) {
-            return known.index;
-        }
-        let next = of_choice().map(|call| call.index + 1).max().unwrap_or(0);
-        let index = index.unwrap_or(next).min(u64::from(u32::MAX));
-        if self.calls.len() < MAX_CALLS {
-            self.calls.push(Call { choice, id: id.to_vec(), index });
-        }
-        index
-    }
-
-    fn finish_reason<'t>(&mut self, edits: &mut Edits<'t>, walker: &mut Walker<'t>) -> Result<()> {
-        walker.peek()?;
-        let start = walker.at();
-        let Some(reason) = walker.string()? else { return Ok(()) };
-        let word: &[u8] = match &*reason.bytes() {
-            b"" => b"null",
-            b"eos" | b"end_turn" | b"stop_sequence" => b"\"stop\"",
-            b"max_tokens" => b"\"length\"",
-            b"tool_use" => b"\"tool_calls\"",
-            _ => return Ok(()),
-        };
-        self.repairs.note(Repair::Finish);
-        edits.replace(start..walker.at(), word);
         Ok(())
     }
 
@@ -605,60 +394,11 @@ impl<'t> Chunk<'t> {
     }
 }
 
-/// An id, a time and a model, each only if it says something.
-type Found<'t> = (Option<&'t [u8]>, Option<&'t [u8]>, Option<&'t [u8]>);
-
-impl Identity {
-    /// `None`: not an object.
-    fn read(text: &[u8]) -> Option<Found<'_>> {
-        let mut found: Found<'_> = (None, None, None);
-        let was_object = Walker::new(text).object(|walker, name| {
-            let raw = walker.skip()?;
-            let said = raw.first() == Some(&b'"') && raw.len() > 2;
-            match &*name.bytes() {
-                b"id" => found.0 = Some(raw).filter(|_| said),
-                b"created" => found.1 = Some(raw).filter(|raw| is_time(raw)),
-                b"model" => found.2 = Some(raw).filter(|_| said),
-                _ => {}
-            }
-            Ok(())
-        });
-        was_object.is_ok_and(|was| was).then_some(found)
-    }
-}
-
-fn is_time(raw: &[u8]) -> bool {
-    raw != b"0" && raw.iter().all(u8::is_ascii_digit)
-}
-
 fn passed(walker: &mut Walker<'_>) -> Result<Option<Range<usize>>> {
     walker.peek()?;
     let start = walker.at();
     walker.skip()?;
     Ok(Some(start..walker.at()))
-}
-
-/// Whether the object at the front of `text` has this member.
-fn has_member(text: &[u8], wanted: &str) -> bool {
-    let mut found = false;
-    let _ = Walker::new(text).object(|walker, name| {
-        found |= name.is(wanted);
-        walker.skip().map(drop)
-    });
-    found
-}
-
-/// A whole number among the members of the object at the front of `text`.
-fn number(text: &[u8], wanted: &str) -> Option<u64> {
-    let mut found = None;
-    let _ = Walker::new(text).object(|walker, name| {
-        let raw = walker.skip()?;
-        if name.is(wanted) {
-            found = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
-        }
-        Ok(())
-    });
-    found
 }
 
 /// A text as JSON.

@@ -2,11 +2,10 @@
 //!
 //! Called by the chat dialect. Touches nothing.
 
-use super::edit::{Edits, Members};
-use super::repair::{Level, Repair, Repairs};
-use crate::json::{Kind, Malformed, Text, Walker};
-
-type Result<T> = std::result::Result<T, Malformed>;
+use super::Result;
+use crate::json::{Kind, Text, Walker};
+use crate::normalize::edit::{Edits, Members};
+use crate::normalize::repair::{Level, Repair, Repairs};
 
 /// What has to be known before the first member can be changed.
 #[derive(Debug, Default)]
@@ -31,7 +30,7 @@ enum Reasoning {
 impl Delta {
     /// Looks at the object at the front of `text`.
     pub(super) fn look(text: &[u8]) -> Result<Self> {
-        let (mut reasoning, mut other, mut content): (Option<&[u8]>, Option<&[u8]>, Option<&[u8]>) = (None, None, None);
+        let [mut reasoning, mut other, mut content]: [Option<&[u8]>; 3] = [None; 3];
         Walker::new(text).object(|walker, name| {
             let raw = walker.skip()?;
             match &*name.bytes() {
@@ -86,11 +85,7 @@ impl Delta {
             }
             (other, _, _) => repairs.private(Level::Delta, other),
         };
-        if goes {
-            members.cut(edits, end)
-        } else {
-            members.keep(edits, end)
-        }
+        members.pass(goes, edits, end);
         Ok(())
     }
 }
