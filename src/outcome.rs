@@ -3,6 +3,9 @@
 //! Called by the relay (which names an outcome or a failure), the gateway (which answers the
 //! client), and everything that records: metrics, ledger, access record. Touches nothing.
 
+#[cfg(test)]
+mod tests;
+
 /// How a request ended: the one word of rule E5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {

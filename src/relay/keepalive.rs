@@ -59,14 +59,12 @@ impl Frames {
     #[must_use]
     pub fn frame(&self, between: &Between<'_>, protocol: Protocol) -> Bytes {
         match self.style {
-            Style::Comment => self.comment.clone(),
             Style::CommentLine => self.comment_line.clone(),
+            Style::Auto if between.forwarded.id_or_retry => self.comment_line.clone(),
             Style::Ping if protocol == Protocol::Messages && between.forwarded.message_start => {
                 Bytes::from_static(PING)
             }
-            Style::Ping => self.comment.clone(),
-            Style::Auto if between.forwarded.id_or_retry => self.comment_line.clone(),
-            Style::Auto => self.comment.clone(),
+            Style::Comment | Style::Ping | Style::Auto => self.comment.clone(),
         }
     }
 }

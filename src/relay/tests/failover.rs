@@ -72,7 +72,7 @@ fn long_prelude(size: usize) -> String {
     let mut prelude = pad.repeat(size / pad.len());
     let rest = size - prelude.len();
     if rest > 0 {
-        prelude.push_str(&format!(":{}\n\n", "y".repeat(rest.saturating_sub(3))));
+        prelude.extend([":", &"y".repeat(rest.saturating_sub(3)), "\n\n"]);
     }
     prelude
 }

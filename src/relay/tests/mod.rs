@@ -1,8 +1,14 @@
 //! The relay driven by hand: what is written, and how it goes on, for every way a stream can go.
 
+#![expect(clippy::string_slice, reason = "the texts that are cut are ASCII")]
+
+mod cuts;
 mod endings;
 mod failover;
 mod keepalives;
+mod oracle;
+mod schedule;
+mod script;
 mod seen;
 mod stalls;
 mod strip;

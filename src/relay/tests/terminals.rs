@@ -1,5 +1,6 @@
 //! E1, E4: terminal events, their missing, and the upstream's own errors.
 
+use super::script::{CHAT_ERROR, CHAT_FAULT, MSG_ERROR, RESP_ERROR};
 use super::*;
 
 use Do::{Broken, Drain, End, Wait};
@@ -119,12 +120,6 @@ fn e1_b41_b43_the_terminal_counts_without_its_blank_line() {
     let steps = [up(RESP_CREATED), up(RESP_HEL), up(half), End];
     check("responses", &Setup::new(Responses), &steps, &[RESP_CREATED, RESP_HEL, RESP_DONE], COMPLETE);
 }
-
-const CHAT_ERROR: &str = "data: {\"error\":{\"message\":\"x\",\"type\":\"server_error\"}}\n\n";
-const CHAT_FAULT: &str = "data: {\"error\":{\"message\":\"x\",\"type\":\"invalid_request_error\"}}\n\n";
-const MSG_ERROR: &str =
-    "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n";
-const RESP_ERROR: &str = "event: response.failed\ndata: {\"type\":\"response.failed\",\"sequence_number\":42,\"response\":{\"status\":\"failed\",\"error\":{\"code\":\"server_is_overloaded\",\"message\":\"x\"}}}\n\n";
 
 #[test]
 fn a2_b92_an_error_event_before_content_fails_the_attempt() {
