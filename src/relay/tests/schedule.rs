@@ -98,14 +98,16 @@ impl Sim {
             return Some((live.data + Duration::from_secs(5) + live.busy, last));
         }
         let idle = (live.byte + timeouts.idle, Failure::Idle);
-        let other = match judged.committed {
-            true => (live.output + timeouts.no_output, Failure::NoOutput),
-            false => (live.head + timeouts.first_content, Failure::FirstContent),
+        let other = if judged.committed {
+            (live.output + timeouts.no_output, Failure::NoOutput)
+        } else {
+            (live.head + timeouts.first_content, Failure::FirstContent)
         };
         let (at, failure) = if other.0 < idle.0 { other } else { idle };
-        let last = match judged.committed {
-            true => judged.ending(protocol, STALLED, Outcome::Stalled, failure.word()),
-            false => Last::Failed(failure),
+        let last = if judged.committed {
+            judged.ending(protocol, STALLED, Outcome::Stalled, failure.word())
+        } else {
+            Last::Failed(failure)
         };
         Some((at + live.busy, last))
     }
