@@ -146,6 +146,8 @@ pub enum Failure {
     Busy,
     /// Weir is shutting down (C3).
     Draining,
+    /// The open row could not be made durable (L1, L5).
+    Ledger,
 }
 
 /// What a failure means for the target's health (A6, A8).
@@ -191,6 +193,7 @@ impl Failure {
             Self::NonStream => "non_stream",
             Self::Busy => "busy",
             Self::Draining => "draining",
+            Self::Ledger => "ledger",
         }
     }
 
@@ -216,7 +219,12 @@ impl Failure {
             | Self::NoOutput
             | Self::ErrorEvent(_)
             | Self::Busy => true,
-            Self::ClientStatus(_) | Self::ClientErrorEvent(_) | Self::Total | Self::NonStream | Self::Draining => false,
+            Self::ClientStatus(_)
+            | Self::ClientErrorEvent(_)
+            | Self::Total
+            | Self::NonStream
+            | Self::Draining
+            | Self::Ledger => false,
         }
     }
 
@@ -239,6 +247,7 @@ impl Failure {
             Self::Total | Self::NonStream => Outcome::Timeout,
             Self::ClientStatus(_) | Self::ClientErrorEvent(_) => Outcome::ClientError,
             Self::Draining => Outcome::Drained,
+            Self::Ledger => Outcome::Internal,
         }
     }
 
@@ -265,9 +274,12 @@ impl Failure {
             | Self::NoOutput
             | Self::ErrorEvent(_)
             | Self::NonStream => Blame::Target,
-            Self::ClientStatus(_) | Self::ClientErrorEvent(_) | Self::Total | Self::Busy | Self::Draining => {
-                Blame::Nobody
-            }
+            Self::ClientStatus(_)
+            | Self::ClientErrorEvent(_)
+            | Self::Total
+            | Self::Busy
+            | Self::Draining
+            | Self::Ledger => Blame::Nobody,
         }
     }
 
@@ -280,7 +292,7 @@ impl Failure {
                 400..=599 => status,
                 _ => 502,
             },
-            Self::Account(_) | Self::Busy | Self::Draining => 503,
+            Self::Account(_) | Self::Busy | Self::Draining | Self::Ledger => 503,
             Self::Resolve
             | Self::Connect
             | Self::Send
@@ -304,7 +316,12 @@ impl Failure {
     #[must_use]
     pub const fn telling(self) -> u8 {
         match self {
-            Self::ClientStatus(_) | Self::ClientErrorEvent(_) | Self::Total | Self::NonStream | Self::Draining => 9,
+            Self::ClientStatus(_)
+            | Self::ClientErrorEvent(_)
+            | Self::Total
+            | Self::NonStream
+            | Self::Draining
+            | Self::Ledger => 9,
             Self::Status(429) | Self::ErrorEvent(429) => 8,
             Self::Status(503 | 529) | Self::ErrorEvent(503 | 529) => 7,
             Self::Status(_) | Self::ErrorEvent(_) | Self::NotAnAnswer | Self::Empty | Self::Broken | Self::TooLarge => {
@@ -345,7 +362,8 @@ impl Failure {
             | Self::ClientStatus(_)
             | Self::ClientErrorEvent(_)
             | Self::Busy
-            | Self::Draining => false,
+            | Self::Draining
+            | Self::Ledger => false,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::admission::keys::may_use;
 use crate::config::Key;
 use crate::outcome::Outcome;
 use crate::protocol::Protocol;
+use crate::record::Attempt;
 use crate::refusal::Reason;
 use crate::upstream::site::Site;
 use bytes::Bytes;
@@ -139,6 +140,16 @@ pub(super) fn unrouted_head(session: &Session, site: &Site, head: &mut RequestHe
     super::attempt::credentials(site, 0, &mut clean)?;
     *head = clean;
     Ok(())
+}
+
+/// A passthrough request is one attempt at its provider.
+pub(super) fn book_unrouted(exchange: &mut Exchange) {
+    let Some(target) = exchange.record.target.clone() else { return };
+    let result = if exchange.record.outcome.is_fault() { "failed" } else { "ok" };
+    let status = Some(exchange.record.status).filter(|status| *status > 0);
+    let ended = exchange.age();
+    let began = std::time::Duration::ZERO;
+    exchange.record.attempts.push(Attempt { target, result, status, began, ended, maybe_billed: false });
 }
 
 /// How a passthrough request ended.

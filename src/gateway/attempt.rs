@@ -4,6 +4,7 @@
 
 use super::Gateway;
 use super::answer::plan_index;
+use super::booking;
 use super::exchange::{Admitted, Aim, Exchange};
 use super::pump::Break;
 use crate::admission::{edit, headers};
@@ -80,6 +81,9 @@ impl Gateway {
             key: &admitted.key.name,
         };
         let affinity = affinity(&model.affinity, &traits);
+        if let Err(reason) = booking::open(exchange, Some(admitted)).await {
+            return self.refuse(session, exchange, &reason).await;
+        }
         let mut tried: Vec<Arc<Target>> = Vec::new();
         let mut failures: Vec<(Box<Failed>, Option<Arc<Target>>)> = Vec::new();
         loop {
@@ -93,7 +97,7 @@ impl Gateway {
             let failed = match result {
                 Tried::Done(outcome, cause) => {
                     exchange.conclude(outcome, cause);
-                    return Ok(());
+                    return self.last_words(session, exchange).await;
                 }
                 Tried::Failed(failed) => failed,
             };
@@ -120,7 +124,11 @@ impl Gateway {
                 }
                 Err(Break::Relay(Next::Done(outcome, cause))) => {
                     exchange.conclude(outcome, cause);
-                    return self.close(session).await;
+                    return if exchange.last_words.is_some() {
+                        self.last_words(session, exchange).await
+                    } else {
+                        self.close(session).await
+                    };
                 }
                 Err(other) => return Err(other),
             }
@@ -153,19 +161,26 @@ impl Gateway {
                 return Ok(Tried::failed(Failure::NonStream));
             }
             Ok(Err(failure)) => return Ok(Tried::failed(failure)),
-            Err(broken) => return self.broke(session, broken).await,
+            Err(broken) => return self.broke(session, exchange, broken).await,
         };
         drop(call);
         self.answered(session, exchange, admitted, target, answer).await
     }
 
     /// A wait inside an attempt was broken off: a failure of the attempt, or the end of the response.
-    pub(super) async fn broke(&self, session: &mut Session, broken: Break) -> Result<Tried, Break> {
+    pub(super) async fn broke(
+        &self,
+        session: &mut Session,
+        exchange: &Exchange,
+        broken: Break,
+    ) -> Result<Tried, Break> {
         match broken {
             Break::ClientGone | Break::Relay(Next::Wait) => Err(Break::ClientGone),
             Break::Relay(Next::Failed(failure)) => Ok(Tried::failed(failure)),
             Break::Relay(Next::Done(outcome, cause)) => {
-                self.close(session).await?;
+                if exchange.last_words.is_none() {
+                    self.close(session).await?;
+                }
                 Ok(Tried::Done(outcome, cause))
             }
         }
@@ -240,6 +255,9 @@ impl Gateway {
         let Some(relay) = &mut exchange.relay else { return Err(Break::ClientGone) };
         let action = relay.on(Instant::now(), Input::GiveUp(ending, failure.outcome(), failure.word()));
         self.act(session, exchange, action).await?;
+        if exchange.last_words.is_some() {
+            return self.last_words(session, exchange).await;
+        }
         self.close(session).await
     }
 }
@@ -414,6 +432,7 @@ fn reason(failure: Failure, retry_after: Option<Duration>) -> Reason {
         Failure::Account(_) => return Reason::UpstreamAccount,
         Failure::Busy => return Reason::Overloaded,
         Failure::Draining => return Reason::Draining,
+        Failure::Ledger => return Reason::Ledger,
     };
     Reason::UpstreamTimeout { clock }
 }
@@ -430,6 +449,7 @@ fn ending(failure: Failure, parts: Option<ErrorParts>) -> Ending {
         }
         Failure::Total | Failure::NonStream => Ending::Timeout,
         Failure::Draining => Ending::Draining,
+        Failure::Ledger => Ending::Internal,
         Failure::Send
         | Failure::Head
         | Failure::Status(_)

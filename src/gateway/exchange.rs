@@ -3,6 +3,7 @@
 //! Made by the gateway for each request, filled by its stages. Writes the record exactly once:
 //! [`Exchange::finish`] at the end, or when it is dropped because nobody got that far.
 
+use super::booking::Booking;
 use super::shared::{Held, Shared};
 use crate::admission::facts::Facts;
 use crate::config::Key;
@@ -61,7 +62,13 @@ pub struct Exchange {
     pub aim: Option<Aim>,
     /// The status of the attempt that runs.
     pub upstream_status: Option<u16>,
+    /// Its row in the ledger.
+    pub booking: Booking,
     stream_guard: Option<ActiveGuard>,
+    /// Counts it among those that run, until its books are closed.
+    running: Option<Running>,
+    /// `durability: strict`: the end of the stream, until the record is on disk.
+    pub last_words: Option<Bytes>,
     _request_guard: ActiveGuard,
     finished: bool,
 }
@@ -138,10 +145,12 @@ impl Exchange {
         let began = Instant::now();
         let id = Uuid::now_v7();
         let live = shared.live.load_full();
-        shared.running.fetch_add(1, Ordering::AcqRel);
         Self {
             _request_guard: shared.metrics.request_started(),
             stream_guard: None,
+            booking: Booking::default(),
+            running: Some(Running::new(&shared)),
+            last_words: None,
             live,
             began,
             id: id.to_string(),
@@ -197,10 +206,28 @@ impl Exchange {
 
     /// Writes the record, once.
     pub fn finish(&mut self) {
-        if self.finished {
-            return;
+        if self.ends() {
+            self.closing().close();
         }
-        self.finished = true;
+    }
+
+    /// Writes the record, once, and waits until it is on disk (`durability: strict`).
+    pub async fn finish_durably(&mut self) {
+        if self.ends() {
+            self.closing().close_durably().await;
+        }
+    }
+
+    /// For its books.
+    pub(super) const fn take_running(&mut self) -> Option<Running> {
+        self.running.take()
+    }
+
+    /// Sums up, once. Answers whether this was the time.
+    fn ends(&mut self) -> bool {
+        if std::mem::replace(&mut self.finished, true) {
+            return false;
+        }
         self.stream_guard = None;
         self.record.duration = self.age();
         if let Some(relay) = &self.relay {
@@ -219,8 +246,23 @@ impl Exchange {
         if self.record.effective_status == 0 {
             self.record.effective_status = self.record.status;
         }
-        self.shared.record(&self.record, &self.live.config.log);
-        self.shared.running.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+}
+
+/// One of the requests that run.
+pub(super) struct Running(Arc<Shared>);
+
+impl Running {
+    fn new(shared: &Arc<Shared>) -> Self {
+        shared.running.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -233,7 +275,10 @@ impl Drop for Exchange {
 }
 
 /// Takes over what a meter has read.
-pub(super) fn book_meter(record: &mut Record, shared: &Shared, meter: &Meter, word: &str) {
+pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Shared, meter: &Meter, word: &str) {
+    booking.placeholder = meter.output_is_placeholder();
+    booking.other_models = meter.other_models().to_vec();
+    booking.anomalies += meter.anomalies();
     record.usage = meter.usage();
     record.source = meter.source();
     record.answer_id = meter.answer_id().map(|id| clipped(id, 128));

@@ -8,6 +8,7 @@ mod admit;
 mod answer;
 mod attempt;
 mod body;
+mod booking;
 mod exchange;
 mod pump;
 mod reply;
@@ -29,6 +30,7 @@ use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, Session};
 use pump::Break;
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -53,7 +55,10 @@ impl Gateway {
                 self.attempts(session, exchange, &admitted).await?;
             }
             Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
-            Ok(Entry::Unrouted) => return Ok(false),
+            Ok(Entry::Unrouted) => match booking::open(exchange, None).await {
+                Ok(()) => return Ok(false),
+                Err(reason) => self.refuse(session, exchange, &reason).await?,
+            },
             Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await?,
             Err(Denial::Gone) => return Err(Break::ClientGone),
         }
@@ -181,8 +186,14 @@ impl ProxyHttp for Gateway {
         if exchange.unrouted.is_some() {
             let (outcome, cause) = answer::unrouted_outcome(exchange.record.status, error);
             exchange.conclude(outcome, cause);
+            answer::book_unrouted(exchange);
         }
         exchange.finish();
+    }
+
+    /// Marks a connection that has served a request: its next head may be waited for (B1).
+    fn persist_connection_context(&self, _: &Session, _: &Exchange) -> Option<Box<dyn Any + Send + Sync>> {
+        Some(Box::new(()))
     }
 
     fn suppress_error_log(&self, _: &Session, _: &Exchange, _: &Error) -> bool {

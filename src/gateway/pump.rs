@@ -4,9 +4,11 @@
 //! for, it watches the client, the relay's clock and the shutdown; what is to be written goes out here.
 
 use super::Gateway;
+use super::booking;
 use super::exchange::Exchange;
+use crate::ledger::Durability;
 use crate::protocol::Protocol;
-use crate::relay::{Action, Input, Next};
+use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, Version, header};
 use pingora_core::ErrorType;
@@ -69,7 +71,13 @@ impl Gateway {
         exchange: &mut Exchange,
         action: Action,
     ) -> Result<Next, Break> {
-        if !action.write.is_empty() {
+        if let (Next::Done(..), Durability::Strict) = (action.next, exchange.live.config.ledger.durability) {
+            let now = Instant::now();
+            if let Some(relay) = &mut exchange.relay {
+                relay.wrote(now, now);
+            }
+            exchange.last_words = Some(action.write);
+        } else if !action.write.is_empty() {
             self.write(session, exchange, action.write).await?;
         }
         Ok(action.next)
@@ -82,6 +90,9 @@ impl Gateway {
         exchange: &mut Exchange,
         mut bytes: Bytes,
     ) -> Result<(), Break> {
+        if exchange.relay.as_ref().is_some_and(Relay::is_committed) {
+            booking::durable(exchange).await.map_err(|failure| Break::Relay(Next::Failed(failure)))?;
+        }
         let from = Instant::now();
         if !exchange.client.opened {
             let head = exchange.client.head.take().map_or_else(|| own_stream_head(session, exchange), Ok);
@@ -115,6 +126,16 @@ impl Gateway {
         }
         let written = session.as_downstream_mut().write_response_header(Box::new(head)).await;
         written.map_err(|error| unwritten(&error))
+    }
+
+    /// `durability: strict` (L1): what was held back goes out once the record is on disk.
+    pub(super) async fn last_words(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Break> {
+        let Some(words) = exchange.last_words.take() else { return Ok(()) };
+        exchange.finish_durably().await;
+        if !words.is_empty() {
+            self.write(session, exchange, words).await?;
+        }
+        self.close(session).await
     }
 
     /// Ends the response cleanly.

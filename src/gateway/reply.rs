@@ -5,9 +5,11 @@
 use super::Gateway;
 use super::attempt::{Failed, Tried, relay, retry_after};
 use super::body::{Body, Shape, looks_like_events, shape};
+use super::booking;
 use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::pump::{Break, frame_by_chunks, id_headers};
 use crate::admission::headers;
+use crate::ledger::estimate::Delivered;
 use crate::meter::{Finish, Meter};
 use crate::normalize::{Asked, Normalizer};
 use crate::outcome::{Failure, Outcome};
@@ -107,7 +109,7 @@ impl Gateway {
             Ok(Ok(Ok(chunk))) => return Ok(Ok(chunk)),
             Ok(Ok(Err(failure))) => Tried::failed(failure),
             Ok(Err(_)) => Tried::failed(failure),
-            Err(broken) => self.broke(session, broken).await?,
+            Err(broken) => self.broke(session, exchange, broken).await?,
         };
         reply.body.abandon().await;
         Ok(Err(tried))
@@ -142,6 +144,9 @@ impl Gateway {
         };
         if exchange.client.opened {
             return Ok(Tried::failed(Failure::NotAnAnswer));
+        }
+        if let Err(failure) = booking::durable(exchange).await {
+            return Ok(Tried::failed(failure));
         }
         exchange.relay = Some(relay(exchange, reply.admitted, false));
         if let Some(mut normalizer) = normalizer(exchange, &reply) {
@@ -200,6 +205,10 @@ impl Gateway {
         down: ResponseHeader,
         cause: &'static str,
     ) -> Result<Tried, Break> {
+        if let Err(failure) = booking::durable(exchange).await {
+            reply.body.abandon().await;
+            return Ok(Tried::failed(failure));
+        }
         exchange.relay = Some(relay(exchange, reply.admitted, false));
         exchange.body = Bytes::new();
         self.open(session, exchange, down).await?;
@@ -263,7 +272,12 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
     }
     let mut meter = Meter::new(admitted.endpoint.protocol(), admitted.facts.n);
     let facts = meter.reply(&reply.first);
-    book_meter(&mut exchange.record, &exchange.shared, &meter, &reply.target.word);
+    book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, &reply.target.word);
+    if meter.usage().output.is_none() && admitted.endpoint.streams() {
+        let mut text = Delivered::new(admitted.endpoint.protocol());
+        text.reply(&reply.first);
+        exchange.booking.reply = Some(text);
+    }
     let Some(error) = meter.error().filter(|_| facts.error) else {
         return Ok(match meter.finish() {
             Some(Finish::Length) => Outcome::Truncated,

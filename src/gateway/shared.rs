@@ -2,6 +2,7 @@
 //!
 //! Made by the server at start; read by the gateway. Touches nothing by itself.
 
+use crate::ledger::{Ledger, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::record::Record;
@@ -18,6 +19,10 @@ pub struct Shared {
     pub live: ArcSwap<Live>,
     /// Everything counted.
     pub metrics: Arc<Metrics>,
+    /// Every request that was dispatched.
+    pub ledger: Ledger,
+    /// What money is computed from.
+    pub terms: Arc<ArcSwap<Terms>>,
     /// To the providers.
     pub connections: Connections,
     /// Health that outlives reloads.
@@ -34,10 +39,12 @@ pub struct Shared {
 impl Shared {
     /// The state at start.
     #[must_use]
-    pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>) -> Self {
+    pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>, ledger: Ledger, terms: Arc<ArcSwap<Terms>>) -> Self {
         Self {
             live: ArcSwap::from_pointee(live),
             metrics,
+            ledger,
+            terms,
             connections: Connections::new(),
             wards,
             draining: AtomicBool::new(false),

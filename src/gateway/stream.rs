@@ -4,18 +4,20 @@
 
 use super::Gateway;
 use super::attempt::{Failed, Tried};
+use super::booking;
 use super::exchange::{Exchange, book_meter};
 use super::pump::{Break, stream_headers};
 use super::reply::{Reply, normalizer, reply_head};
+use crate::config::OnClientGone;
 use crate::meter::Meter;
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::ErrorParts;
-use crate::relay::{Input, Next, Relay};
+use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{ProxyHttp, Session};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Gateway {
     /// Carries a stream to its end; however it ends, what was metered is kept.
@@ -35,14 +37,19 @@ impl Gateway {
             relay.normalize(normalizer);
         }
         let carried = self.carry(session, exchange, &mut reply).await;
+        if let (Err(Break::ClientGone), OnClientGone::Drain(limit)) =
+            (&carried, reply.admitted.route.model.on_client_gone)
+        {
+            read_on(exchange, &mut reply, limit).await;
+        }
         if let Some(meter) = exchange.relay.as_ref().and_then(Relay::meter) {
-            book_meter(&mut exchange.record, &exchange.shared, meter, &reply.target.word);
+            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, meter, &reply.target.word);
         }
         match carried {
-            Ok(next) => self.ended(session, exchange, reply, next).await,
-            Err(gone) => {
+            Ok(next) | Err(Break::Relay(next)) => self.ended(session, exchange, reply, next).await,
+            Err(Break::ClientGone) => {
                 reply.body.abandon().await;
-                Err(gone)
+                Err(Break::ClientGone)
             }
         }
     }
@@ -77,22 +84,23 @@ impl Gateway {
 
     /// One chunk: through the body filter, then to the client.
     async fn chunk(&self, session: &mut Session, exchange: &mut Exchange, chunk: Bytes) -> Result<Next, Break> {
+        let now = Instant::now();
         let mut chunk = Some(chunk);
         let filtered = self.upstream_response_body_filter(session, &mut chunk, false, exchange);
         debug_assert!(filtered.is_ok(), "the filter has no error of its own");
-        if let Some(write) = chunk.filter(|write| !write.is_empty()) {
-            self.write(session, exchange, write).await?;
-        }
+        let (write, next) = (chunk.unwrap_or_default(), exchange.next);
+        let next = self.act(session, exchange, Action { write, next }).await?;
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
         if relay.is_committed() {
             exchange.body = Bytes::new();
         }
         let holds = relay.held() + exchange.body.len();
-        if exchange.next == Next::Wait && !exchange.held.set(holds, exchange.live.config.server.max_held_bytes) {
+        booking::checkpoint(exchange, now);
+        if next == Next::Wait && !exchange.held.set(holds, exchange.live.config.server.max_held_bytes) {
             log::warn!(bytes = holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
             return self.step(session, exchange, Input::Broken).await;
         }
-        Ok(exchange.next)
+        Ok(next)
     }
 
     async fn step(&self, session: &mut Session, exchange: &mut Exchange, input: Input) -> Result<Next, Break> {
@@ -117,13 +125,37 @@ impl Gateway {
             }
             Next::Done(outcome, cause) => (outcome, cause),
         };
-        let closed = self.close(session).await;
+        let closed = if exchange.last_words.is_some() { Ok(()) } else { self.close(session).await };
         match outcome {
             Outcome::Completed | Outcome::Truncated => reply.body.read_tail(exchange),
             _ => reply.body.abandon().await,
         }
         closed?;
         Ok(Tried::Done(outcome, cause))
+    }
+}
+
+/// A9: the client is gone, but its usage is worth waiting for.
+async fn read_on(exchange: &mut Exchange, reply: &mut Reply<'_>, limit: Duration) {
+    exchange.booking.at_departure = exchange.relay.as_ref().and_then(Relay::delivered).cloned();
+    let until = Instant::now() + limit;
+    let mut end_now = exchange.end_now.clone();
+    loop {
+        let reading = tokio::time::timeout_at(until.into(), reply.body.next());
+        let read = tokio::select! {
+            biased;
+            _ = end_now.wait_for(|end| *end) => return,
+            read = reading => read,
+        };
+        let input = match read {
+            Ok(Ok(Some(chunk))) => Input::Chunk(chunk),
+            Ok(Ok(None)) => Input::End,
+            Ok(Err(_)) | Err(_) => return,
+        };
+        let Some(relay) = &mut exchange.relay else { return };
+        if relay.on(Instant::now(), input).next != Next::Wait {
+            return;
+        }
     }
 }
 

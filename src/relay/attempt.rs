@@ -9,6 +9,7 @@ use super::gate::Gate;
 use super::keepalive::Forwarded;
 use super::kept::{Kept, joined};
 use super::{Action, Ask, Plan, Seen};
+use crate::ledger::estimate::Delivered;
 use crate::meter::{Facts, Meter};
 use crate::normalize::{Change, Normalizer};
 use crate::outcome::Failure;
@@ -26,6 +27,8 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 pub(super) struct Attempt {
     pub(super) meter: Meter,
     pub(super) seen: Seen,
+    /// A sample of the output, for the estimate if no usage comes (U4).
+    pub(super) delivered: Delivered,
     pub(super) forwarded: Forwarded,
     /// Gives the events another shape, where the provider's settings ask for it (N1 to N5).
     pub(super) normalizer: Option<Box<Normalizer>>,
@@ -90,6 +93,7 @@ impl Attempt {
         Self {
             meter: Meter::new(plan.protocol, ask.choices),
             seen: Seen::default(),
+            delivered: Delivered::new(plan.protocol),
             forwarded: Forwarded::default(),
             normalizer: None,
             plan: Arc::clone(plan),
@@ -258,6 +262,7 @@ impl Attempt {
         if facts.output {
             self.since.output = now;
             self.seen.read(now, facts);
+            self.delivered.event(span.payload(kept.block(), &mut Vec::new()));
         }
         self.forwarded.id_or_retry |= span.id_or_retry;
         self.forwarded.message_start |= facts.start;

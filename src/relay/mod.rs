@@ -20,6 +20,7 @@ mod tests;
 pub use seen::Seen;
 
 use crate::config::{Timeouts, When};
+use crate::ledger::estimate::Delivered;
 use crate::meter::{Finish, Meter};
 use crate::normalize::Normalizer;
 use crate::outcome::{Failure, Outcome};
@@ -196,6 +197,12 @@ impl Relay {
     #[must_use]
     pub fn seen(&self) -> &Seen {
         self.attempt.as_ref().map_or(&Seen::NOTHING, |attempt| &attempt.seen)
+    }
+
+    /// A sample of the output of the attempt that answers (U4).
+    #[must_use]
+    pub fn delivered(&self) -> Option<&Delivered> {
+        self.attempt.as_ref().map(|attempt| &attempt.delivered)
     }
 
     /// Keepalives written.

@@ -43,14 +43,18 @@ impl App {
 impl HttpServerApp for App {
     async fn process_new_http(
         self: &Arc<Self>,
-        session: ServerSession,
+        mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
         if session.is_http2() {
             return self.proxy.process_new_http(session, shutdown).await;
         }
-        let idle = session.get_keepalive().map_or(Duration::ZERO, Duration::from_secs);
-        let bound = tokio::time::sleep(self.header_timeout + idle);
+        let mut bound = self.header_timeout;
+        if let Some(kept) = session.take_connection_user_context() {
+            session.set_connection_user_context(Some(kept));
+            bound += session.get_keepalive().map_or(Duration::ZERO, Duration::from_secs);
+        }
+        let bound = tokio::time::sleep(bound);
         let work = HEAD_READ.scope(Cell::new(false), async {
             let mut work = pin!(self.proxy.process_new_http(session, shutdown));
             let mut bound = pin!(bound);

@@ -13,9 +13,12 @@ use crate::admin::{self, AdminState, Readiness};
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
+use crate::ledger::price::{PriceError, Prices};
+use crate::ledger::{Ledger, OpenError, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::upstream::site::BadRoots;
+use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::server::configuration::ServerConf;
@@ -38,6 +41,12 @@ pub enum StartError {
     /// A provider's `ca:` file.
     #[error(transparent)]
     Roots(#[from] BadRoots),
+    /// The ledger's file.
+    #[error(transparent)]
+    Ledger(#[from] OpenError),
+    /// The price files.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Prices(Vec<PriceError>),
     /// The metrics registry.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -61,7 +70,11 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     metrics.configured(config);
     let wards = Wards::default();
     let live = Live::new(Arc::clone(config), &wards, demo.as_ref().map(|(_, address)| *address))?;
-    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics)));
+    let prices = Prices::load(&config.prices).map_err(StartError::Prices)?;
+    let terms = Terms { prices: Arc::new(prices), billing: config.billing };
+    let terms = Arc::new(ArcSwap::from_pointee(terms));
+    let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), None)?;
+    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms));
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone()));
 
     let mut server = Server::new_with_opt_and_conf(None, conf(config));
@@ -87,6 +100,7 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
     server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(Arc::clone(&shared), state, &config.server)) });
+    ledger.close();
     Ok(shared.running.load(Ordering::Acquire) == 0)
 }
 

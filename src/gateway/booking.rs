@@ -1,0 +1,219 @@
+//! Books a request in the ledger: opened before its first attempt, settled once with its money (L1, U4, U5).
+//!
+//! Called by the gateway's stages and by the exchange's end. Touches the ledger's queue; estimates,
+//! where no usage came, run off the workers.
+
+use super::exchange::{Admitted, Exchange, Running};
+use super::shared::Shared;
+use crate::admission::facts::Facts;
+use crate::ledger::billing;
+use crate::ledger::estimate::{self, Delivered};
+use crate::ledger::{Checkpoint, Durable, OpenRow, Settled, Settlement, Ticket};
+use crate::live::Live;
+use crate::meter::usage::Usage;
+use crate::outcome::{Failure, Outcome};
+use crate::record::Record;
+use crate::refusal::Reason;
+use crate::relay::Relay;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A commit takes 20 ms; a disk that takes this long is broken (L5).
+const LONGEST_COMMIT: Duration = Duration::from_secs(5);
+
+/// What a request holds of the ledger.
+#[derive(Debug, Default)]
+pub struct Booking {
+    ticket: Option<Ticket>,
+    durable: Option<Durable>,
+    /// The last checkpoint.
+    noted: Option<Instant>,
+    /// Prompt tokens, guessed from the body's size.
+    input_estimate: Option<u64>,
+    /// The request's own maximum of output tokens.
+    max_output: Option<u64>,
+    /// A whole reply's text, if it told no usage.
+    pub(super) reply: Option<Delivered>,
+    /// What the client had got when it left, while the upstream was read on (A9).
+    pub(super) at_departure: Option<Delivered>,
+    /// Usage of other models in the same answer (U3).
+    pub(super) other_models: Vec<(String, Usage)>,
+    /// `message_start`'s number stands for no output yet (B164).
+    pub(super) placeholder: bool,
+    /// Counts that could not be true.
+    pub(super) anomalies: u64,
+}
+
+/// Opens the row of a request (L1).
+pub(super) async fn open(exchange: &mut Exchange, admitted: Option<&Admitted>) -> Result<(), Reason> {
+    let facts: Option<&Facts> = admitted.map(|admitted| &admitted.facts);
+    let input_estimate = admitted.map(|_| estimate::rough(exchange.body.len() as u64));
+    let record = &exchange.record;
+    let row = OpenRow {
+        id: record.id,
+        client_request_id: record.client_request_id.clone(),
+        key: record.key.clone(),
+        tag: record.tag.clone(),
+        client: record.client,
+        endpoint: record.endpoint,
+        model: record.model.clone(),
+        target: record.target.clone(),
+        stream: record.stream,
+        received: record.received,
+        tier_requested: record.tier_requested.clone(),
+        input_estimate,
+    };
+    let (ticket, durable) = exchange.shared.ledger.begin(row).await.map_err(|refused| {
+        log::debug!(refused:%; "the ledger takes no new request");
+        Reason::Ledger
+    })?;
+    let max_output = facts.and_then(|facts| facts.max_output_tokens);
+    let (ticket, durable) = (Some(ticket), Some(durable));
+    exchange.booking = Booking { ticket, durable, input_estimate, max_output, ..Booking::default() };
+    Ok(())
+}
+
+/// Waits until the open row is on disk: nothing of an answer goes out before (L1).
+pub(super) async fn durable(exchange: &mut Exchange) -> Result<(), Failure> {
+    let Some(durable) = exchange.booking.durable.take() else { return Ok(()) };
+    let since = Instant::now();
+    let waited = tokio::time::timeout(LONGEST_COMMIT, durable.wait()).await;
+    exchange.waited(since);
+    match waited {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => {
+            log::error!(error:%; "a request was refused because the ledger cannot be written");
+            Err(Failure::Ledger)
+        }
+        Err(_) => {
+            log::error!("a request was refused because the ledger's disk does not answer");
+            Err(Failure::Ledger)
+        }
+    }
+}
+
+/// Leaves a checkpoint right after the commit, and when the last one is old enough (L1).
+pub(super) fn checkpoint(exchange: &mut Exchange, now: Instant) {
+    let every = exchange.live.config.ledger.checkpoint;
+    let booking = &mut exchange.booking;
+    if booking.noted.is_some_and(|noted| now.saturating_duration_since(noted) < every) {
+        return;
+    }
+    let (Some(ticket), Some(relay)) = (&booking.ticket, &exchange.relay) else { return };
+    let Some(meter) = relay.meter().filter(|_| relay.is_committed()) else { return };
+    booking.noted = Some(now);
+    let mut usage = meter.usage();
+    if meter.output_is_placeholder() {
+        usage.output = None;
+    }
+    ticket.checkpoint(Checkpoint {
+        target: exchange.aim.as_ref().map(|aim| Arc::clone(&aim.target.word)),
+        usage,
+        source: meter.source(),
+        output_estimate: relay.delivered().and_then(Delivered::rough),
+        status: exchange.record.status,
+        bytes: exchange.record.bytes,
+        output_events: relay.seen().output_events,
+        first_output: relay.seen().first_output.map(|at| at.saturating_duration_since(exchange.began)),
+        elapsed: exchange.began.elapsed(),
+        tier_served: meter.service_tier().map(str::to_owned),
+    });
+}
+
+/// Everything that is needed to end a request's books.
+pub(super) struct Closing {
+    pub(super) shared: Arc<Shared>,
+    pub(super) live: Arc<Live>,
+    pub(super) record: Record,
+    pub(super) booking: Booking,
+    /// All output that was received.
+    pub(super) received: Option<Delivered>,
+    /// The process waits for this at its end.
+    _running: Option<Running>,
+}
+
+impl Closing {
+    /// Closes the books: at once, or off the workers where tokens have to be estimated.
+    pub(super) fn close(self) {
+        if self.needs_estimate()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn_blocking(move || self.settle());
+            return;
+        }
+        self.settle();
+    }
+
+    /// Closes the books and waits until they are on disk (`durability: strict`).
+    pub(super) async fn close_durably(self) {
+        let since = Instant::now();
+        let settled = tokio::task::spawn_blocking(move || self.settle()).await;
+        if let Ok(Some(settled)) = settled
+            && !matches!(tokio::time::timeout(LONGEST_COMMIT, settled.wait()).await, Ok(true))
+        {
+            log::error!(waited:? = since.elapsed(); "a record is not on disk yet; it is kept and tried again");
+        }
+    }
+
+    fn needs_estimate(&self) -> bool {
+        self.booking.placeholder || self.record.usage.output.is_none() || self.record.outcome == Outcome::ClientGone
+    }
+
+    fn settle(mut self) -> Option<Settled> {
+        let ticket = self.booking.ticket.take();
+        if self.record.attempts.is_empty() {
+            if let Some(ticket) = ticket {
+                ticket.cancel();
+            }
+            self.shared.record(&self.record, &self.live.config.log);
+            return None;
+        }
+        let facts = self.facts();
+        let other_models = std::mem::take(&mut self.booking.other_models);
+        let terms = self.shared.terms.load();
+        let settlement = Settlement::new(&terms, self.record.clone(), &facts, other_models, self.booking.anomalies);
+        self.shared.record(&settlement.record, &self.live.config.log);
+        ticket.map(|ticket| ticket.settle(settlement))
+    }
+
+    /// What the bill is decided by; tokens are estimated here where nobody told them (U4, U5).
+    fn facts(&self) -> billing::Facts {
+        let model = self.record.model.as_deref().unwrap_or_default();
+        let booking = &self.booking;
+        let wanted = self.needs_estimate();
+        let tokens = |delivered: Option<&Delivered>| delivered.filter(|_| wanted).and_then(|text| text.tokens(model));
+        let received_estimate = tokens(booking.reply.as_ref().or(self.received.as_ref()));
+        let delivered_estimate = match &booking.at_departure {
+            Some(delivered) => tokens(Some(delivered)),
+            None => received_estimate,
+        };
+        let mut reported = self.record.usage;
+        if booking.placeholder {
+            reported.output = None;
+        }
+        let whole = matches!(self.record.outcome, Outcome::Completed | Outcome::Truncated);
+        billing::Facts {
+            outcome: self.record.outcome,
+            reported,
+            output_delivered: self.record.output_events > 0 || whole,
+            input_estimate: booking.input_estimate,
+            delivered_estimate,
+            received_estimate,
+            max_output: booking.max_output,
+        }
+    }
+}
+
+impl Exchange {
+    /// Takes what has to be known to close the books.
+    pub(super) fn closing(&mut self) -> Closing {
+        Closing {
+            shared: Arc::clone(&self.shared),
+            live: Arc::clone(&self.live),
+            record: self.record.clone(),
+            booking: std::mem::take(&mut self.booking),
+            received: self.relay.as_ref().and_then(Relay::delivered).cloned(),
+            _running: self.take_running(),
+        }
+    }
+}
