@@ -1,5 +1,7 @@
 //! The `weir` command.
 
+mod commands;
+
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use sha2::{Digest as _, Sha256};
@@ -42,6 +44,13 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1:9090")]
         admin: std::net::SocketAddr,
     },
+    /// Sum up what was used, charged and spent, from the ledger.
+    Usage(commands::Usage),
+    /// Prove or copy the ledger.
+    Ledger {
+        #[command(subcommand)]
+        command: commands::Ledger,
+    },
     /// Virtual keys.
     Keys {
         #[command(subcommand)]
@@ -82,6 +91,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo { listen, admin } => demo(listen, admin),
+        Command::Usage(usage) => commands::usage(usage),
+        Command::Ledger { command } => commands::ledger(command),
         Command::Keys { command: Keys::Hash { secret } } => hash(secret),
     }
 }
@@ -126,11 +137,17 @@ fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Re
         own.address = listen;
     }
     changed.admin.address = admin;
-    say(&welcome(listen, admin))?;
-    serve(&config)
+    // A demo leaves nothing behind where it was started.
+    let folder = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
+    changed.ledger.path = folder.join("weir.db");
+    say(&welcome(listen, admin, &changed.ledger.path))?;
+    let served = serve(&config);
+    let _ = std::fs::remove_dir_all(&folder);
+    served
 }
 
-fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> String {
+fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr, ledger: &Path) -> String {
+    let ledger = ledger.display();
     format!(
         r#"Weir's demo: clients on http://{listen}, operators on http://{admin}/metrics, key {DEMO_KEY}
 
@@ -143,7 +160,8 @@ The same with Anthropic's and OpenAI's SDKs (pip install openai anthropic; npm i
   node --input-type=module -e 'import OpenAI from "openai"; for await (const e of await new OpenAI({{baseURL:"http://{listen}/v1", apiKey:"{DEMO_KEY}"}}).responses.create({{model:"demo", input:"Hello", stream:true}})) if (e.type=="response.output_text.delta") process.stdout.write(e.delta)'
 
 Other models: demo-slow, demo-quiet, demo-thinking, demo-tools, demo-stall, demo-cut, demo-dies, demo-error, demo-429, demo-500, demo-big.
-Each request leaves one line here. Stop with Ctrl-C.
+Each request leaves one line here, and a row in the ledger: weir usage --by model --ledger {ledger}
+Stop with Ctrl-C.
 "#
     )
 }

@@ -1,11 +1,15 @@
-//! The operators' listener: health, readiness, metrics (C4).
+//! The operators' listener: health, readiness, metrics, and the ledger's pages (C4, L6).
 //!
-//! The server adds its address. Touches the metrics' registry and the readiness word.
+//! The server adds its address. Touches the metrics' registry and the readiness word, and reads the ledger's
+//! file, off the runtime's workers.
 
+mod api;
 #[cfg(test)]
 mod tests;
 
 use crate::config::Secret;
+use crate::ledger::sink::SinkWatch;
+use crate::ledger::{Health, Ledger};
 use crate::metrics::Metrics;
 use arc_swap::ArcSwapOption;
 use async_trait::async_trait;
@@ -16,8 +20,9 @@ use pingora_core::protocols::http::ServerSession;
 use pingora_core::services::listening::Service;
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use subtle::ConstantTimeEq;
 
 /// What `/readyz` says.
@@ -38,13 +43,23 @@ pub struct AdminState {
     metrics: Arc<Metrics>,
     readiness: AtomicU8,
     token: ArcSwapOption<Secret>,
+    /// The ledger's file.
+    ledger: PathBuf,
+    watched: OnceLock<(Ledger, Option<SinkWatch>)>,
 }
 
 impl AdminState {
-    /// Starts as [`Readiness::Starting`].
+    /// Starts as [`Readiness::Starting`]. `ledger` is the file that the `/api` pages read.
     #[must_use]
-    pub fn new(metrics: Arc<Metrics>, token: Option<Secret>) -> Self {
-        Self { metrics, readiness: AtomicU8::new(0), token: ArcSwapOption::from(token.map(Arc::new)) }
+    pub fn new(metrics: Arc<Metrics>, token: Option<Secret>, ledger: PathBuf) -> Self {
+        let token = ArcSwapOption::from(token.map(Arc::new));
+        Self { metrics, readiness: AtomicU8::new(0), token, ledger, watched: OnceLock::new() }
+    }
+
+    /// Shows the numbers of the open ledger and its sink among the metrics, read when they are asked for.
+    /// Once; a second call changes nothing.
+    pub fn watch(&self, ledger: Ledger, sink: Option<SinkWatch>) {
+        let _is_first = self.watched.set((ledger, sink));
     }
 
     /// Changes what `/readyz` says.
@@ -86,7 +101,17 @@ impl ServeHttp for App {
         let head = session.req_header();
         let authorization = head.headers.get(http::header::AUTHORIZATION);
         let authorization = authorization.map_or(&[][..], http::HeaderValue::as_bytes);
-        let answer = self.state.answer(&head.method, head.uri.path(), authorization);
+        let answer = if api::is_page(head.uri.path()) {
+            let (state, method, uri) = (Arc::clone(&self.state), head.method.clone(), head.uri.clone());
+            let authorization = authorization.to_vec();
+            let work = move || state.answer(&method, uri.path(), uri.query().unwrap_or_default(), &authorization);
+            tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+                log::error!(error:%; "an admin page broke");
+                answer_json(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": "the page broke; see the log" }))
+            })
+        } else {
+            self.state.answer(&head.method, head.uri.path(), "", authorization)
+        };
         if answer.status() == StatusCode::METHOD_NOT_ALLOWED {
             // A body that nobody read may follow.
             session.set_keepalive(None);
@@ -98,14 +123,14 @@ impl ServeHttp for App {
 impl AdminState {
     /// The answer to a request. Health and readiness are free, since load balancers and
     /// orchestrators ask for them; all else needs the token, if there is one.
-    fn answer(&self, method: &Method, path: &str, authorization: &[u8]) -> Response<Vec<u8>> {
+    fn answer(&self, method: &Method, path: &str, query: &str, authorization: &[u8]) -> Response<Vec<u8>> {
         let health = matches!(path, "/healthz" | "/readyz");
         if !health && !self.may_read(authorization) {
             let body = json!({ "error": "this needs the admin token, as authorization: Bearer" });
             return with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer");
         }
-        if !health && path != "/metrics" {
-            let body = json!({ "error": "there is no such page", "pages": ["/healthz", "/readyz", "/metrics"] });
+        if !health && path != "/metrics" && !api::is_page(path) {
+            let body = json!({ "error": "there is no such page", "pages": PAGES });
             return answer_json(StatusCode::NOT_FOUND, &body);
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
@@ -113,10 +138,21 @@ impl AdminState {
             return with(answer_json(StatusCode::METHOD_NOT_ALLOWED, &body), ALLOW, "GET, HEAD");
         }
         match path {
-            "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.metrics.render()),
+            "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.render()),
             "/readyz" => self.ready(),
-            _ => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
+            "/healthz" => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
+            _ => api::answer(&self.ledger, path, query),
         }
+    }
+
+    fn render(&self) -> Vec<u8> {
+        if let Some((ledger, sink)) = self.watched.get() {
+            self.metrics.ledger(&ledger.stats(), ledger.health() == Health::Ok);
+            if let Some(sink) = sink {
+                self.metrics.sink(&sink.read());
+            }
+        }
+        self.metrics.render()
     }
 
     fn ready(&self) -> Response<Vec<u8>> {
@@ -140,6 +176,8 @@ impl AdminState {
 }
 
 const BEARER: &[u8] = b"Bearer ";
+/// For whoever asks for another.
+const PAGES: [&str; 5] = ["/healthz", "/readyz", "/metrics", "/api/usage", "/api/requests/ID"];
 
 fn answer_json(status: StatusCode, body: &serde_json::Value) -> Response<Vec<u8>> {
     answer(status, "application/json", format!("{body}\n").into_bytes())

@@ -12,11 +12,12 @@ use tokio::sync::watch;
 
 fn state(token: Option<&str>) -> AdminState {
     let metrics = Arc::new(Metrics::new(9).unwrap());
-    AdminState::new(metrics, token.map(|token| Secret::new(token.to_owned())))
+    AdminState::new(metrics, token.map(|token| Secret::new(token.to_owned())), "/nonexistent/weir.db".into())
 }
 
 fn get(state: &AdminState, path: &str, authorization: &str) -> (u16, String) {
-    let answer = state.answer(&Method::GET, path, authorization.as_bytes());
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let answer = state.answer(&Method::GET, path, query, authorization.as_bytes());
     (answer.status().as_u16(), String::from_utf8(answer.into_body()).unwrap())
 }
 
@@ -64,7 +65,7 @@ fn c4_the_token_guards_all_but_health() {
 #[test]
 fn c4_only_reading_methods_and_known_pages() {
     let state = state(None);
-    let posted = state.answer(&Method::POST, "/metrics", b"");
+    let posted = state.answer(&Method::POST, "/metrics", "", b"");
     assert_eq!((posted.status().as_u16(), posted.headers()["allow"].as_bytes()), (405, &b"GET, HEAD"[..]));
     for path in ["/", "/metrics/", "/metricsx", "/console"] {
         let (status, body) = get(&state, path, "");

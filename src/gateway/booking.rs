@@ -173,7 +173,11 @@ impl Closing {
         let terms = self.shared.terms.load();
         let settlement = Settlement::new(&terms, self.record.clone(), &facts, other_models, self.booking.anomalies);
         self.shared.record(&settlement.record, &self.live.config.log);
-        ticket.map(|ticket| ticket.settle(settlement))
+        ticket.map(|ticket| {
+            let money = &settlement.money;
+            self.shared.metrics.charged(&settlement.record, money.charge, money.cost, !money.unpriced.is_empty());
+            ticket.settle(settlement)
+        })
     }
 
     /// What the bill is decided by; tokens are estimated here where nobody told them (U4, U5).

@@ -51,6 +51,11 @@ pub fn usage_of_key(
     report::usage(&reader(path)?, by, since, until, Some(key)).map(|lines| report::render(&lines, by, format))
 }
 
+/// Whether `since` and `until` can be asked for; the error says what to write instead.
+pub fn check_times(since: Option<&str>, until: Option<&str>) -> Result<(), CliError> {
+    report::check_times(since, until)
+}
+
 /// What a key was charged from a day on, `2026-11-30`, that day included: budgets are rebuilt from it.
 pub fn charged(path: &Path, key: &str, from_day: &str) -> Result<Nano, CliError> {
     let sum = reader(path)?.query_row(

@@ -56,6 +56,12 @@ impl By {
             Self::Tag => "tag",
         }
     }
+
+    /// The one with this word.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|by| by.word() == word)
+    }
 }
 
 /// The numbers of a line, in this order.
@@ -124,6 +130,21 @@ fn bound(text: &str) -> Result<Bound, CliError> {
     Ok(Bound::Instant(micros_since_1970(time)))
 }
 
+/// Both ends of the time asked for.
+fn range(since: Option<&str>, until: Option<&str>) -> Result<(Option<Bound>, Option<Bound>), CliError> {
+    match (since.map(bound).transpose()?, until.map(bound).transpose()?) {
+        (Some(Bound::Day(_)), Some(Bound::Instant(_))) | (Some(Bound::Instant(_)), Some(Bound::Day(_))) => {
+            Err(CliError("since and until must both be dates or both be instants".to_owned()))
+        }
+        range => Ok(range),
+    }
+}
+
+/// Whether the time asked for is one.
+pub(super) fn check_times(since: Option<&str>, until: Option<&str>) -> Result<(), CliError> {
+    range(since, until).map(drop)
+}
+
 /// The sums; sorted by their names.
 pub(super) fn usage(
     connection: &Connection,
@@ -132,32 +153,24 @@ pub(super) fn usage(
     until: Option<&str>,
     key: Option<&str>,
 ) -> Result<Vec<Line>, CliError> {
-    let (since, until) = (since.map(bound).transpose()?, until.map(bound).transpose()?);
+    let (since, until) = range(since, until)?;
     let mut conditions = Vec::new();
     let mut values = Vec::new();
     let mut condition = |text: &str, value: Sql| {
         values.push(value);
         conditions.push(format!("{text} ?{}", values.len()));
     };
-    let daily = match (since, until) {
-        (Some(Bound::Day(_)), Some(Bound::Instant(_))) | (Some(Bound::Instant(_)), Some(Bound::Day(_))) => {
-            return Err(CliError("since and until must both be dates or both be instants".to_owned()));
-        }
-        (since, until) => {
-            let daily = !matches!(since, Some(Bound::Instant(_))) && !matches!(until, Some(Bound::Instant(_)));
-            match since {
-                Some(Bound::Day(day)) => condition("day >=", Sql::Text(day)),
-                Some(Bound::Instant(at)) => condition("received >=", Sql::Integer(at)),
-                None => {}
-            }
-            match until {
-                Some(Bound::Day(day)) => condition("day <=", Sql::Text(day)),
-                Some(Bound::Instant(at)) => condition("received <", Sql::Integer(at)),
-                None => {}
-            }
-            daily
-        }
-    };
+    let daily = !matches!(since, Some(Bound::Instant(_))) && !matches!(until, Some(Bound::Instant(_)));
+    match since {
+        Some(Bound::Day(day)) => condition("day >=", Sql::Text(day)),
+        Some(Bound::Instant(at)) => condition("received >=", Sql::Integer(at)),
+        None => {}
+    }
+    match until {
+        Some(Bound::Day(day)) => condition("day <=", Sql::Text(day)),
+        Some(Bound::Instant(at)) => condition("received <", Sql::Integer(at)),
+        None => {}
+    }
     if let Some(key) = key {
         condition("key =", Sql::Text(key.to_owned()));
     }

@@ -3,7 +3,7 @@
 //! Used once, by [`super::Metrics::new`]. Touches the registry.
 
 use prometheus::core::Collector;
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{CounterVec, HistogramOpts, HistogramVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 
 /// One declared metric, for the table in the documents and the check of dashboards and rules (M2).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,17 @@ impl Declare {
         help: &'static str,
     ) -> Result<IntCounterVec> {
         let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+        self.add(counter, Entry { name, kind: Kind::Counter, labels, help })
+    }
+
+    /// A counter of USD: the one kind that counts fractions.
+    pub(super) fn money(
+        &mut self,
+        name: &'static str,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Result<CounterVec> {
+        let counter = CounterVec::new(Opts::new(name, help), labels)?;
         self.add(counter, Entry { name, kind: Kind::Counter, labels, help })
     }
 

@@ -1,4 +1,4 @@
-//! Every metric of Weir, declared once (M1).
+//! Every metric of Weir, declared once (M1); those of money and records in `ledger.rs`.
 //!
 //! Called when a request ends, and by the few parts that hold a gauge; never per chunk. Touches
 //! only its own registry.
@@ -6,6 +6,7 @@
 //! Labels are words of enums and names of the config (`names.rs`). `key` is on counters only.
 
 mod declare;
+mod ledger;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::protocol::Endpoint;
 use crate::record::Record;
 use arc_swap::ArcSwap;
 use declare::Declare;
+use ledger::LedgerMetrics;
 use names::{Keys, NONE, Names};
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
@@ -67,6 +69,7 @@ pub struct Metrics {
     reloads: IntCounterVec,
     reload_successful: IntGaugeVec,
     reload_success_time: IntGaugeVec,
+    ledger: LedgerMetrics,
 }
 
 impl Metrics {
@@ -182,6 +185,7 @@ impl Metrics {
                 &[],
                 "When the config was last loaded, in seconds since 1970.",
             )?,
+            ledger: LedgerMetrics::new(&mut new)?,
             registry: Registry::new(),
             entries: Vec::new(),
         };

@@ -13,8 +13,8 @@ use crate::admin::{self, AdminState, Readiness};
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
-use crate::ledger::price::{PriceError, Prices};
-use crate::ledger::{Ledger, OpenError, Terms};
+use crate::ledger::sink::{Sink, SinkError};
+use crate::ledger::{Ledger, OnCommit, OpenError, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::upstream::site::BadRoots;
@@ -44,9 +44,9 @@ pub enum StartError {
     /// The ledger's file.
     #[error(transparent)]
     Ledger(#[from] OpenError),
-    /// The price files.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Prices(Vec<PriceError>),
+    /// The PostgreSQL sink's URL or roots.
+    #[error(transparent)]
+    Sink(#[from] SinkError),
     /// The metrics registry.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -70,12 +70,15 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     metrics.configured(config);
     let wards = Wards::default();
     let live = Live::new(Arc::clone(config), &wards, demo.as_ref().map(|(_, address)| *address))?;
-    let prices = Prices::load(&config.prices).map_err(StartError::Prices)?;
-    let terms = Terms { prices: Arc::new(prices), billing: config.billing };
+    let terms = Terms { prices: Arc::clone(&config.price_books), billing: config.billing };
     let terms = Arc::new(ArcSwap::from_pointee(terms));
-    let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), None)?;
+    let timed = Arc::clone(&metrics);
+    let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
+    let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), Some(on_commit))?;
+    let sink = config.ledger.postgres.as_ref().map(|postgres| ledger.sink(postgres)).transpose()?;
     let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms));
-    let state = Arc::new(AdminState::new(metrics, config.admin.token.clone()));
+    let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
+    state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
 
     let mut server = Server::new_with_opt_and_conf(None, conf(config));
     let conf = Arc::clone(&server.configuration);
@@ -95,6 +98,9 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     server.add_service(admin);
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(Mutex::new(Some(demo)))));
+    }
+    if let Some(sink) = sink {
+        server.add_service(background_service("sink", Shipping(Mutex::new(Some(sink)))));
     }
     let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
@@ -142,6 +148,17 @@ impl BackgroundService for Model {
             }
             () = ended(shutdown) => {}
         }
+    }
+}
+
+/// The PostgreSQL sink in the background; what it has not shipped at the end waits for the next start.
+struct Shipping(Mutex<Option<Sink>>);
+
+#[async_trait]
+impl BackgroundService for Shipping {
+    async fn start(&self, shutdown: ShutdownWatch) {
+        let Some(sink) = self.0.lock().await.take() else { return };
+        sink.run(shutdown).await;
     }
 }
 

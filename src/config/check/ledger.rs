@@ -4,13 +4,10 @@ use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::raw;
 use crate::ledger::LedgerConfig;
-use crate::ledger::config::{PostgresConfig, PriceConfig, Sell};
+use crate::ledger::config::{BATCH, PostgresConfig, PriceConfig, Sell};
 use crate::ledger::price::{PriceError, Prices};
 use crate::ledger::sink;
 use std::sync::Arc;
-
-/// Rows per transaction to PostgreSQL.
-const BATCH: usize = 500;
 
 impl Check<'_> {
     pub(super) fn ledger(&mut self, raw: raw::Ledger) -> LedgerConfig {
