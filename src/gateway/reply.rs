@@ -41,7 +41,7 @@ pub(super) struct Reply<'a> {
     /// What of the body was read to find out what it is.
     pub(super) first: Bytes,
     /// `timeouts.non_stream` runs out.
-    deadline: Instant,
+    pub(super) deadline: Instant,
 }
 
 impl Gateway {

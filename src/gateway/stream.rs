@@ -69,6 +69,9 @@ impl Gateway {
             }
         }
         loop {
+            if !reply.admitted.facts.stream && Instant::now() >= reply.deadline {
+                return self.step(session, exchange, Input::Broken).await;
+            }
             let next = match self.wait(session, exchange, reply.body.next()).await {
                 Ok(Ok(Some(chunk))) => self.chunk(session, exchange, chunk).await?,
                 Ok(Ok(None)) => self.step(session, exchange, Input::End).await?,
