@@ -32,6 +32,8 @@ mod leaving;
 #[cfg(test)]
 mod project;
 #[cfg(test)]
+mod promises;
+#[cfg(test)]
 mod routing;
 #[cfg(test)]
 mod secrets;

@@ -27,12 +27,33 @@ pub(crate) struct Setup {
     log: String,
     keys: Vec<String>,
     sections: Vec<String>,
+    /// A whole file instead.
+    shipped: Option<String>,
 }
 
 impl Setup {
     /// Provider `up` at this URL, serving `public-model` as `upstream-model` with the key `provider-key`.
     pub(crate) fn new(url: &str) -> Self {
         Self::with_provider(url, "")
+    }
+
+    /// A file of conf/ as it is shipped, its providers at this URL, its key [`KEY`]; `changes` are words
+    /// to replace, such as times that a test cannot wait for.
+    pub(crate) fn shipped(file: &str, url: &str, changes: &[(&str, &str)]) -> Self {
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conf").join(file);
+        let mut text = std::fs::read_to_string(path).expect("a shipped file");
+        for (word, with) in changes {
+            assert!(text.contains(word), "{file} has no {word}");
+            text = text.replace(word, with);
+        }
+        let line = |line: &str| match line.trim_start().split_once(": ") {
+            Some(("listen", _)) => String::new(),
+            Some(("base_url", _)) => format!("    base_url: {url}\n"),
+            Some(("api_key", _)) => "    api_key: provider-key\n".to_owned(),
+            Some(("sha256", _)) => format!("    sha256: \"{}\"\n", sha256(KEY.as_bytes())),
+            _ => format!("{line}\n"),
+        };
+        Self { shipped: Some(text.lines().map(line).collect()), ..Self::default() }
     }
 
     /// The same with more settings for the provider, as the inside of a flow mapping.
@@ -111,6 +132,11 @@ impl Setup {
     }
 
     fn yaml(&self, port: u16, admin: u16) -> String {
+        if let Some(shipped) = &self.shipped {
+            let own =
+                format!("listen: [{{ address: \"127.0.0.1:{port}\" }}]\nadmin: {{ address: \"127.0.0.1:{admin}\" }}\n");
+            return own + shipped;
+        }
         let mut yaml = format!(
             "listen:\n  - {{ address: \"127.0.0.1:{port}\"{} }}\nadmin: {{ address: \"127.0.0.1:{admin}\" }}\n\
              server: {{ threads: 2{} }}\n",
