@@ -107,6 +107,7 @@ conf: $(VENV)/.ready setup-build
 sdk: $(VENV)/.ready $(NODE_TESTS)/node_modules/.ready setup-build
 	$(CARGO) build --locked
 	$(PYTHON) tests/sdk/run --weir $(WEIR)
+	$(PYTHON) -W error tests/sdk/promises --weir $(WEIR)
 
 deny: setup-cargo
 	$(CARGO) deny --locked check bans licenses sources

@@ -25,7 +25,7 @@ use crate::sse::Span;
 use bytes::{Bytes, BytesMut};
 use chat::{Chat, Fate};
 use edit::Edits;
-use named::Wanted;
+use named::{Parts, Wanted};
 use repair::Repair;
 use std::sync::Arc;
 
@@ -117,6 +117,7 @@ pub struct Normalizer {
     waiting: Vec<(Bytes, Span)>,
     next_sequence: u64,
     sequenced: bool,
+    parts: Parts,
     repairs: Repairs,
     /// The data of an event that has several data lines.
     scratch: Vec<u8>,
@@ -141,6 +142,7 @@ impl Normalizer {
             waiting: Vec::new(),
             next_sequence: 0,
             sequenced: false,
+            parts: Parts::default(),
             repairs: Repairs::default(),
             scratch: Vec::new(),
         })
@@ -283,10 +285,18 @@ impl Normalizer {
         let mut repairs = self.repairs;
         let found = named::event(payload, &wanted, &mut repairs);
         self.repairs = repairs;
-        let Ok(Some(found)) = found else { return Change::Keep };
+        let Ok(Some(mut found)) = found else { return Change::Keep };
         if let Some(sequence) = found.sequence {
             self.next_sequence = sequence.saturating_add(1);
             self.sequenced = true;
+        }
+        if counts && let (Some(output), Some((part, at))) = (found.output, found.content.take()) {
+            let added = found.kind.as_deref() == Some(b"response.content_part.added");
+            let place = self.parts.place(added, output, part);
+            if place != part {
+                self.repairs.note(Repair::Part);
+                found.edits.replace(at, place.to_string().into_bytes());
+            }
         }
         let name = bytes.get(span.name.clone()).unwrap_or_default();
         let kind = found.kind.filter(|kind| self.settings.normalize && **kind != *name);

@@ -6,6 +6,7 @@ use super::edit::{Edits, Members};
 use super::repair::{Repair, Repairs};
 use crate::json::{Kind, Malformed, Text, Walker};
 use std::borrow::Cow;
+use std::ops::Range;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
@@ -28,6 +29,36 @@ pub(super) struct Found<'t> {
     pub(super) kind: Option<Cow<'t, [u8]>>,
     /// Its own sequence number, or the one that it was given.
     pub(super) sequence: Option<u64>,
+    /// The output item that it is about.
+    pub(super) output: Option<u64>,
+    /// The content part of it that it is about, and where that stands.
+    pub(super) content: Option<(u64, Range<usize>)>,
+}
+
+/// Content parts of one answer whose places are remembered; no model makes more.
+const MAX_PARTS: usize = 256;
+
+/// Which content parts the output items of an answer have: providers have been seen to begin at 1,
+/// while SDKs take the number for the place in a list.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// The item, and the part's own number; the place is that among its item's.
+    known: Vec<(u64, u64)>,
+}
+
+impl Parts {
+    /// The place of a part; `added`: this event begins it.
+    pub(super) fn place(&mut self, added: bool, output: u64, content: u64) -> u64 {
+        let mut of_item = (0..).zip(self.known.iter().filter(|(item, _)| *item == output));
+        if let Some((place, _)) = of_item.find(|(_, (_, part))| *part == content) {
+            return place;
+        }
+        if !added || self.known.len() >= MAX_PARTS {
+            return content;
+        }
+        self.known.push((output, content));
+        (0..).zip(self.known.iter().filter(|(item, _)| *item == output)).last().map_or(content, |(place, _)| place)
+    }
 }
 
 /// Reads one event.
@@ -36,14 +67,14 @@ pub(super) fn event<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repai
     if walker.peek()? != Kind::Object {
         return Ok(None);
     }
-    let mut found = Found { edits: Edits::default(), kind: None, sequence: None };
+    let mut found = Found { edits: Edits::default(), kind: None, sequence: None, output: None, content: None };
     let mut members = Members::of(text, &mut walker)?;
     walker.object(|walker, name| {
         match &*name.bytes() {
             b"type" => found.kind = walker.string()?.map(Text::bytes).filter(|kind| is_word(kind)),
             b"sequence_number" => {
                 let raw = walker.skip()?;
-                found.sequence = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
+                found.sequence = whole(raw);
                 if found.sequence.is_none()
                     && let Some(sequence) = wanted.sequence
                 {
@@ -52,6 +83,11 @@ pub(super) fn event<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repai
                     found.edits.replace(end - raw.len()..end, sequence.to_string().into_bytes());
                     found.sequence = Some(sequence);
                 }
+            }
+            b"output_index" => found.output = whole(walker.skip()?),
+            b"content_index" => {
+                let raw = walker.skip()?;
+                found.content = whole(raw).map(|index| (index, walker.at() - raw.len()..walker.at()));
             }
             b"response" | b"message" => inner(text, wanted, &mut found.edits, walker, repairs)?,
             _ => drop(walker.skip()?),
@@ -129,6 +165,10 @@ pub(super) fn kind(text: &[u8]) -> Option<Cow<'_, [u8]>> {
         walker.skip().map(drop)
     });
     kind
+}
+
+fn whole(raw: &[u8]) -> Option<u64> {
+    std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok())
 }
 
 /// Whether it can be the value of an `event:` line.

@@ -78,6 +78,10 @@ pub(in crate::normalize) enum Repair {
     Name,
     /// No `sequence_number`.
     Sequence,
+    /// A part's number that is not its place.
+    Part,
+    /// Null members in a part of a tool call.
+    CallNulls,
     /// N5.
     Error,
 }
@@ -146,6 +150,7 @@ const PHRASES: &[(Repair, &str, &str)] = &[
     (Repair::Unfinished, "`finish_reason` missing until the end", "`null`"),
     (Repair::Finish, "finish reasons of its own", "`stop`, `length`, `tool_calls`"),
     (Repair::Call, "tool calls without `index`", "numbered by their ids"),
+    (Repair::CallNulls, "null members in parts of tool calls", "left out"),
     (Repair::Reasoning, "`reasoning`", "`reasoning_content`"),
     (Repair::Parts, "`content` as a list of parts", "`content` and `reasoning_content` as text"),
     (Repair::Usage, "usage in a choice or in a member of its own", "`usage` at the top"),
@@ -158,5 +163,6 @@ const PHRASES: &[(Repair, &str, &str)] = &[
     ),
     (Repair::Name, "no `event:` lines", "added from `type`"),
     (Repair::Sequence, "no `sequence_number`", "counted"),
+    (Repair::Part, "`content_index` that is not the part's place", "the place"),
     (Repair::Error, "errors in a form of its own", "Weir's form (`stream_errors: native`)"),
 ];

@@ -8,7 +8,7 @@ const CHAT_D: Dialect = Dialect::ALL[0];
 const RESP_D: Dialect = Dialect::ALL[1];
 const MSG_D: Dialect = Dialect::ALL[2];
 
-/// The names by which HopBase's file serves the three protocols.
+/// The names by which `hopbase.yaml` serves the three protocols.
 const HOPBASE: [(Dialect, &str); 3] = [(CHAT_D, "gpt-5.6-sol"), (RESP_D, "gpt-5.6-sol"), (MSG_D, "claude-sonnet-5")];
 
 async fn hopbase(upstream: &Upstream, changes: &[(&str, &str)]) -> Weir {

@@ -5,6 +5,7 @@
 use super::Result;
 use crate::json::{Kind, Text, Walker};
 use crate::normalize::edit::{Edits, Members};
+use crate::normalize::repair::{Repair, Repairs};
 
 /// Tool calls of one answer whose places are remembered; past it they share one.
 const MAX_CALLS: usize = 128;
@@ -24,7 +25,7 @@ struct Call {
 }
 
 impl Calls {
-    /// A part of a tool call, perhaps changed (then `true`): a missing number is that of its id, else of the call before.
+    /// A part of a tool call: a missing number is that of its id, else of the call before.
     pub(super) fn part<'t>(
         &mut self,
         text: &'t [u8],
@@ -32,38 +33,51 @@ impl Calls {
         walker: &mut Walker<'t>,
         choice: &'t [u8],
         position: u64,
-    ) -> Result<bool> {
+        repairs: &mut Repairs,
+    ) -> Result<()> {
         if walker.peek()? != Kind::Object {
-            return walker.skip().map(|_| false);
+            return walker.skip().map(drop);
         }
         let mut members = Members::of(text, walker)?;
         let (mut id, mut index, mut null) = (None, None, None);
         walker.object(|walker, name| {
-            walker.peek()?;
+            let kind = walker.peek()?;
             let start = walker.at();
-            if name.is("id") {
-                id = walker.string()?.map(Text::raw).filter(|id| !id.is_empty());
-            } else if name.is("index") {
-                let raw = walker.skip()?;
-                index = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
-                null = (raw == b"null").then(|| start..walker.at());
-            } else {
-                walker.skip()?;
+            let mut goes = false;
+            match &*name.bytes() {
+                b"index" => {
+                    let raw = walker.skip()?;
+                    index = std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok());
+                    null = (kind == Kind::Null).then(|| start..walker.at());
+                }
+                b"id" => {
+                    id = walker.string()?.map(Text::raw).filter(|id| !id.is_empty());
+                    goes = kind == Kind::Null;
+                }
+                b"function" if kind == Kind::Object => function(text, edits, walker, repairs)?,
+                _ => {
+                    walker.skip()?;
+                    goes = kind == Kind::Null;
+                }
             }
-            members.keep(edits, walker.at());
+            if goes {
+                repairs.note(Repair::CallNulls);
+            }
+            members.pass(goes, edits, walker.at());
             Ok(())
         })?;
         if index.is_some() && id.is_none() {
-            return Ok(false);
+            return Ok(());
         }
         let choice = number(choice, "index").unwrap_or(0);
         let found = self.index(choice, id, index, position);
         match (index, null) {
-            (Some(_), _) => return Ok(false),
+            (Some(_), _) => return Ok(()),
             (None, Some(range)) => edits.replace(range, found.to_string().into_bytes()),
             (None, None) => members.add(edits, format!("\"index\":{found}").as_bytes()),
         }
-        Ok(true)
+        repairs.note(Repair::Call);
+        Ok(())
     }
 
     fn index(&mut self, choice: u64, id: Option<&[u8]>, index: Option<u64>, position: u64) -> u64 {
@@ -79,6 +93,21 @@ impl Calls {
         }
         index
     }
+}
+
+/// SDKs let a later null overwrite what an earlier part said: nulls go (Writer).
+fn function<'t>(text: &'t [u8], edits: &mut Edits<'t>, walker: &mut Walker<'t>, repairs: &mut Repairs) -> Result<()> {
+    let mut members = Members::of(text, walker)?;
+    walker.object(|walker, _| {
+        let goes = walker.peek()? == Kind::Null;
+        walker.skip()?;
+        if goes {
+            repairs.note(Repair::CallNulls);
+        }
+        members.pass(goes, edits, walker.at());
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// A whole number among the members of the object at the front of `text`.

@@ -165,9 +165,7 @@ impl Chat {
             if kind == Kind::Array && chunk.form == Form::Chunk && name.is("tool_calls") {
                 let mut position = 0;
                 walker.array(|walker| {
-                    if self.calls.part(chunk.text, edits, walker, choice, position)? {
-                        self.repairs.note(Repair::Call);
-                    }
+                    self.calls.part(chunk.text, edits, walker, choice, position, &mut self.repairs)?;
                     position += 1;
                     Ok(())
                 })?;

@@ -117,6 +117,38 @@ fn n2_tool_calls_are_numbered_by_their_ids() {
 }
 
 #[test]
+fn n2_nulls_in_parts_of_tool_calls_overwrite_nothing() {
+    let choice = |call: &str| format!(r#""index":0,"delta":{{"tool_calls":[{call}]}},"finish_reason":null"#);
+    check_choice(
+        &choice(r#"{"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"{"}}"#),
+        &choice(r#"{"index":0,"function":{"arguments":"{"}}"#),
+    );
+    check_choice(&choice(r#"{"id":null,"index":0,"function":{"name":null}}"#), &choice(r#"{"index":0,"function":{}}"#));
+}
+
+#[test]
+fn n2_content_parts_are_numbered_by_their_place() {
+    let event = |kind: &str, output: u64, part: u64| {
+        let data = format!(r#"{{"type":"{kind}","sequence_number":0,"output_index":{output},"content_index":{part}}}"#);
+        format!("event: {kind}\ndata: {data}\n\n")
+    };
+    let (added, delta) = ("response.content_part.added", "response.output_text.delta");
+    let rows = [
+        (added, 1, 1, 0),
+        (delta, 1, 1, 0),
+        (added, 1, 2, 1),
+        (delta, 1, 2, 1),
+        (added, 2, 0, 0),
+        (delta, 2, 0, 0),
+        (delta, 3, 4, 4),
+    ];
+    let stream = |place: fn(&(&str, u64, u64, u64)) -> u64| -> String {
+        rows.iter().map(|row| event(row.0, row.1, place(row))).collect()
+    };
+    check(SHAPE, Endpoint::Responses, true, &stream(|row| row.2), &stream(|row| row.3));
+}
+
+#[test]
 fn n2_what_a_chunk_is_called() {
     let said = r#""choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]"#;
     let good = format!("data: {}\n\n", chunk(said));
