@@ -75,17 +75,12 @@ fn by_words() -> impl TypedValueParser<Value = By> {
 
 impl Place {
     fn path(self) -> anyhow::Result<PathBuf> {
-        let path = match self.ledger {
-            Some(path) => path,
-            None => {
-                let loaded = config::load(&self.config);
-                loaded
-                    .context("cannot tell where the ledger is; correct the config or use --ledger PATH")?
-                    .config
-                    .ledger
-                    .path
-                    .clone()
-            }
+        let path = if let Some(path) = self.ledger {
+            path
+        } else {
+            let loaded = config::load(&self.config);
+            let loaded = loaded.context("cannot tell where the ledger is; correct the config or use --ledger PATH")?;
+            loaded.config.ledger.path.clone()
         };
         anyhow::ensure!(
             path.exists(),

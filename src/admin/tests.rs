@@ -52,6 +52,8 @@ fn c4_the_token_guards_all_but_health() {
         ("/metrics", "bearer s3cret", 200),
         ("/api/requests", "", 401),
         ("/api/requests", "Bearer s3cret", 404),
+        ("/api/usage", "", 401),
+        ("/api/requests/0192f3a4-0000-7000-8000-000000000001", "Bearer s3cre", 401),
     ];
     for (path, authorization, status) in table {
         assert_eq!(get(&state, path, authorization).0, status, "{path} {authorization}");
@@ -73,6 +75,30 @@ fn c4_only_reading_methods_and_known_pages() {
         assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok());
     }
     assert!(get(&state, "/metrics", "").1.contains("weir_build_info"));
+}
+
+#[test]
+fn l6_what_cannot_be_asked_and_what_cannot_be_read() {
+    let state = state(None);
+    for (page, status, words) in [
+        ("/api/usage?by=colour", 400, "by is one or more of key, model, target, day, outcome, tag"),
+        ("/api/usage?since=yesterday", 400, "neither a date such as"),
+        ("/api/usage?since=2026-11-30&until=2026-11-30T12:00:00%2B01:00", 400, "must both be dates"),
+        ("/api/usage?from=2026-11-30", 400, "the parameters are by, since and until"),
+        ("/api/usage?by=%ff", 400, "not UTF-8"),
+        ("/api/requests/7", 400, "this is no request id"),
+        ("/api/usage", 503, "/nonexistent/weir.db"),
+        ("/api/usage?since=2026-11-30T12:00:00+01:00", 503, "/nonexistent/weir.db"),
+        ("/api/requests/0192f3a4-0000-7000-8000-000000000001", 503, "/nonexistent/weir.db"),
+        ("/api/requests/", 404, "no such page"),
+        ("/api/requests/a/b", 404, "no such page"),
+    ] {
+        let (got, body) = get(&state, page, "");
+        assert_eq!(got, status, "{page}: {body}");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert!(body["error"].as_str().unwrap().contains(words), "{page}: {body}");
+    }
+    assert_eq!(state.answer(&Method::POST, "/api/usage", "", b"").status().as_u16(), 405);
 }
 
 /// Sends the requests over one connection, each once the answer to the one before has ended as

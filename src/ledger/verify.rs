@@ -97,7 +97,7 @@ fn counts(snapshot: &Transaction<'_>, report: &mut Report) -> Result<(), CliErro
     report.pruned = number(snapshot, "SELECT pruned_to FROM counters")?;
     report.open = number(snapshot, "SELECT count(*) FROM open")?;
     report.corrections = number(snapshot, "SELECT count(*) FROM corrections")?;
-    let last = number(snapshot, "SELECT seq FROM sqlite_sequence WHERE name = 'settled'")?;
+    let last = number(snapshot, "SELECT max(seq) FROM sqlite_sequence WHERE name = 'settled'")?;
     let first = number(snapshot, "SELECT min(seq) FROM settled")?;
     if report.rows > 0 {
         report.expect("number of the first row", first, report.pruned + 1);

@@ -2,6 +2,9 @@
 
 use super::names::Names;
 use super::{Kind, Metrics};
+use crate::ledger::Stats;
+use crate::ledger::money::Nano;
+use crate::ledger::sink::SinkStats;
 use crate::meter::usage::Source;
 use crate::outcome::Outcome;
 use crate::record::{Attempt, Record};
@@ -74,8 +77,12 @@ fn m1_every_metric_can_be_filled_and_is_declared_well() {
     metrics.event_malformed("openai/sol");
     metrics.usage_anomaly("openai/sol");
     metrics.config_reloaded(true);
+    metrics.charged(&record, Some(Nano(1)), Some(Nano(1)), true);
+    metrics.ledger_committed(Duration::from_millis(3));
+    metrics.ledger(&Stats::default(), true);
+    metrics.sink(&SinkStats::default());
     let text = text(&metrics);
-    assert_eq!(metrics.entries().len(), 24);
+    assert_eq!(metrics.entries().len(), 37);
     for entry in metrics.entries() {
         let count = if entry.kind == Kind::Histogram { "_count" } else { "" };
         let shown = text.lines().any(|line| {
@@ -228,4 +235,44 @@ fn m1_hidden_reasoning_does_not_make_tokens_look_fast() {
     assert_eq!(record.time_per_output_token(), Some(Duration::from_secs(1) / 15));
     record.usage.output = Some(6);
     assert_eq!(record.time_per_output_token(), None);
+}
+
+#[test]
+fn m1_money_is_counted_by_config_names_and_what_has_no_price_is_told() {
+    let metrics = metrics(9);
+    let mut record = Record::sample();
+    metrics.charged(&record, Some(Nano(1_500_000_001)), Some(Nano(250_000_000)), false);
+    metrics.charged(&record, None, Some(Nano(250_000_000)), true);
+    (record.model, record.target) = (Some("of-a-client".into()), Some("x/y".into()));
+    metrics.charged(&record, Some(Nano(1)), None, true);
+    for (series, expected) in [
+        (r#"weir_charge_usd_total{key="team-a",model="sol"}"#, 1.500_000_001),
+        (r#"weir_cost_usd_total{model="sol",target="vllm/sol-8b"}"#, 0.5),
+        (r#"weir_unpriced_total{target="vllm/sol-8b"}"#, 1.0),
+        (r#"weir_unpriced_total{target="other"}"#, 1.0),
+        (r#"weir_charge_usd_total{key="team-a",model="other"}"#, 1e-9),
+    ] {
+        let value = value(&metrics, series).unwrap_or_else(|| panic!("no {series}"));
+        assert!((value - expected).abs() < 1e-12, "{series}: {value}");
+    }
+}
+
+#[test]
+fn l5_the_ledgers_sums_grow_by_what_is_new_however_often_they_are_read() {
+    let metrics = metrics(9);
+    let stats = |lost, pending| Stats { lost, pending, ..Stats::default() };
+    metrics.ledger(&stats(0, 3), true);
+    assert_eq!(value(&metrics, "weir_ledger_lost_records_total"), Some(0.0), "there before anything is lost");
+    // The last one was read before the one before it.
+    for (lost, pending) in [(2, 5), (2, 5), (7, 1), (3, 0)] {
+        metrics.ledger(&stats(lost, pending), false);
+    }
+    metrics.ledger(&stats(7, 4), false);
+    assert_eq!(value(&metrics, "weir_ledger_lost_records_total"), Some(7.0));
+    assert_eq!(value(&metrics, "weir_ledger_pending_records"), Some(4.0));
+    assert_eq!(value(&metrics, "weir_ledger_healthy"), Some(0.0));
+    assert_eq!(value(&metrics, "weir_sink_lag_seconds"), None, "no sink, no lag");
+    metrics.sink(&SinkStats { behind: 9, lag: Duration::from_millis(61_900), ..SinkStats::default() });
+    assert_eq!(value(&metrics, "weir_sink_lag_seconds"), Some(61.0));
+    assert_eq!(value(&metrics, "weir_sink_pending_records"), Some(9.0));
 }

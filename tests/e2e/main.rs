@@ -18,6 +18,8 @@ mod admission;
 #[cfg(test)]
 mod captures;
 #[cfg(test)]
+mod commands;
+#[cfg(test)]
 mod endings;
 #[cfg(test)]
 mod fidelity;

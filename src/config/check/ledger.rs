@@ -50,14 +50,16 @@ impl Check<'_> {
         };
         let config = PriceConfig { cost: raw.cost.iter().map(|file| self.file(&file.0)).collect(), sell };
         let books = Prices::load(&config).unwrap_or_else(|errors| {
-            errors.into_iter().for_each(|error| self.price_error(&config, error));
+            for error in &errors {
+                self.price_error(&config, error);
+            }
             Prices::default()
         });
         (config, Arc::new(books))
     }
 
     /// Each mistake of a price file is a finding of its own, at the place that names the file.
-    fn price_error(&mut self, config: &PriceConfig, error: PriceError) {
+    fn price_error(&mut self, config: &PriceConfig, error: &PriceError) {
         let top = KeyPath::root().key("prices");
         let path = match config.cost.iter().position(|file| *file == error.file) {
             Some(at) => top.key("cost").item(at),

@@ -11,7 +11,7 @@ mod streams;
 mod upstream;
 mod weir;
 
-pub(crate) use client::{Client, Received, request};
+pub(crate) use client::{Client, Received, get, request};
 pub(crate) use h2::{H2Client, H2Upstream};
 pub(crate) use pki::Pki;
 pub(crate) use reply::{Framing, Reply, Signal, Step};
