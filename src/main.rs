@@ -148,6 +148,8 @@ fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Re
 
 fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr, ledger: &Path) -> String {
     let ledger = ledger.display();
+    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("weir"));
+    let program = program.display();
     format!(
         r#"Weir's demo: clients on http://{listen}, operators on http://{admin}/metrics, key {DEMO_KEY}
 
@@ -160,7 +162,8 @@ The same with Anthropic's and OpenAI's SDKs (pip install openai anthropic; npm i
   node --input-type=module -e 'import OpenAI from "openai"; for await (const e of await new OpenAI({{baseURL:"http://{listen}/v1", apiKey:"{DEMO_KEY}"}}).responses.create({{model:"demo", input:"Hello", stream:true}})) if (e.type=="response.output_text.delta") process.stdout.write(e.delta)'
 
 Other models: demo-slow, demo-quiet, demo-thinking, demo-tools, demo-stall, demo-cut, demo-dies, demo-error, demo-429, demo-500, demo-big.
-Each request leaves one line here, and a row in the ledger: weir usage --by model --ledger {ledger}
+Each request leaves one line here, and a row in the ledger:
+  {program} usage --by model --ledger {ledger}
 Stop with Ctrl-C.
 "#
     )

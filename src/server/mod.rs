@@ -102,6 +102,8 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     if let Some(sink) = sink {
         server.add_service(background_service("sink", Shipping(Mutex::new(Some(sink)))));
     }
+    let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
+    log::info!(providers, models, keys; "the config is in force");
     let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
