@@ -260,7 +260,7 @@ fn m1_money_is_counted_by_config_names_and_what_has_no_price_is_told() {
 #[test]
 fn l5_the_ledgers_sums_grow_by_what_is_new_however_often_they_are_read() {
     let metrics = metrics(9);
-    let stats = |lost, pending| Stats { lost, pending, ..Stats::default() };
+    let stats = |lost, pending| Stats { pending, lost, ..Stats::default() };
     metrics.ledger(&stats(0, 3), true);
     assert_eq!(value(&metrics, "weir_ledger_lost_records_total"), Some(0.0), "there before anything is lost");
     // The last one was read before the one before it.
