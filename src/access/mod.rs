@@ -1,7 +1,7 @@
 //! The access record: one line per request, without content or secrets (M3).
 //!
 //! Called once per request, when it has ended. Touches the log. What it may say is the list in
-//! [`fields`] and nothing else; both forms are made from it.
+//! `fields` and nothing else; both forms are made from it.
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 //! The parts: [`config`] (its sections of the operator's file), [`ticket`] (what a request holds),
 //! `writer` (the thread), `schema` and `row` (the file's shape), `owner` and `recovery` (who died),
 //! [`price`] and [`money`] (integers only), [`billing`] (what is charged and why), [`estimate`]
-//! (tokens nobody reported), [`sink`] (PostgreSQL), [`report`], [`verify`] and [`cli`] (reading).
+//! (tokens nobody reported), [`sink`] (PostgreSQL), `report`, `verify` and [`cli`] (reading).
 
 mod apply;
 pub mod billing;
