@@ -128,8 +128,10 @@ fuzz-short:
 
 # ---------------------------------------------------------------- the rest
 
-bench: ## what can be measured so far
-	@echo "Nothing is measured yet: bench/ comes with the numbers of DESIGN section 5."
+# On a quiet machine. The figures of DESIGN section 5 that need a load from outside are not here yet.
+bench: setup-build ## what scanner, meter, body edit and ledger cost
+	$(CARGO) bench --locked --bench pure
+	$(CARGO) test --locked --release --lib -- --ignored --nocapture speed
 
 clean: ## removes all that was built or installed below this folder
 	rm -rf target $(NODE_TESTS)/node_modules fuzz/artifacts fuzz/coverage
