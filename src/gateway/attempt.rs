@@ -91,31 +91,32 @@ impl Gateway {
                 failures.push((Box::new(Failure::Busy.into()), None));
                 break;
             };
-            let began = exchange.age();
-            let result = self.attempt(session, exchange, admitted, &choice).await;
-            let result = judge(exchange, &choice, began, result)?;
-            let failed = match result {
+            let failed = match self.once(session, exchange, admitted, &choice).await? {
                 Tried::Done(outcome, cause) => {
                     exchange.conclude(outcome, cause);
                     return self.last_words(session, exchange).await;
                 }
                 Tried::Failed(failed) => failed,
             };
-            if failed.refuses_stream_options && choice.target.takes_stream_options() {
-                choice.target.refuses_stream_options.store(true, Ordering::Relaxed);
-                continue;
+            let (failure, hint) = (failed.failure, failed.retry_after);
+            let Choice { target, permit, .. } = choice;
+            drop(permit);
+            // A1: a provider may have other keys that still work.
+            let other_key = matches!(failure, Failure::Account(_)) && target.has_account(Instant::now());
+            if !other_key {
+                tried.push(Arc::clone(&target));
             }
-            let failure = failed.failure;
-            let hint = failed.retry_after;
-            tried.push(Arc::clone(&choice.target));
-            failures.push((failed, Some(choice.target)));
-            if !goes_on(exchange, admitted, failure, tried.len()) {
+            failures.push((failed, Some(target)));
+            if !goes_on(exchange, admitted, failure, failures.len(), Duration::ZERO) {
                 break;
             }
-            if admitted.route.has_untried(&tried) {
+            if other_key || admitted.route.has_untried(&tried) {
                 continue;
             }
-            let Some(wait) = pause(failure, hint, tried.len()) else { break };
+            let Some(wait) = pause(failure, hint, failures.len()) else { break };
+            if !goes_on(exchange, admitted, failure, failures.len(), wait) {
+                break;
+            }
             match self.wait(session, exchange, tokio::time::sleep(wait)).await {
                 Ok(()) => {}
                 Err(Break::Relay(Next::Failed(failure))) => {
@@ -136,17 +137,46 @@ impl Gateway {
         self.give_up(session, exchange, admitted, failures).await
     }
 
-    /// One try at one target.
-    async fn attempt(
+    /// One attempt; where only `stream_options` is refused, once more without them (U1, B185).
+    async fn once(
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
         admitted: &Arc<Admitted>,
         choice: &Choice,
     ) -> Result<Tried, Break> {
+        let asked = strips_usage(admitted) && choice.target.takes_stream_options();
+        let mut asks = asked;
+        loop {
+            let began = exchange.age();
+            let result = self.attempt(session, exchange, admitted, choice, asks).await;
+            let tried = judge(exchange, choice, began, result)?;
+            match &tried {
+                Tried::Failed(failed) if asks && failed.refuses_stream_options => asks = false,
+                // It was the options, and not something the client can make every request fail with.
+                Tried::Done(..) if asked && !asks => {
+                    choice.target.refuses_stream_options.store(true, Ordering::Relaxed);
+                    return Ok(tried);
+                }
+                Tried::Done(..) | Tried::Failed(_) => return Ok(tried),
+            }
+        }
+    }
+
+    /// One try at one target; `asks`: with the usage chunk asked for (U1).
+    async fn attempt(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        admitted: &Arc<Admitted>,
+        choice: &Choice,
+        asks: bool,
+    ) -> Result<Tried, Break> {
         let target = &choice.target;
         exchange.aim = Some(Aim { target: Arc::clone(target), account: choice.account });
-        let Ok(call) = self.call(session, exchange, admitted, target).await else {
+        exchange.record.upstream_first_byte = None;
+        exchange.record.upstream_request_id = None;
+        let Ok(call) = self.call(session, exchange, admitted, target, asks).await else {
             return Ok(Tried::failed(Failure::Connect));
         };
         let mut timeouts = admitted.route.model.timeouts;
@@ -193,11 +223,9 @@ impl Gateway {
         exchange: &mut Exchange,
         admitted: &Admitted,
         target: &Target,
+        asks: bool,
     ) -> pingora_core::Result<Call> {
-        let wanted = edit::Edit {
-            model: &target.config.model,
-            include_usage: strips_usage(admitted) && target.takes_stream_options(),
-        };
+        let wanted = edit::Edit { model: &target.config.model, include_usage: asks };
         let body = edit::apply(&exchange.body, &admitted.facts, &wanted);
         let site = &target.site;
         let from = session.req_header();
@@ -262,10 +290,10 @@ impl Gateway {
     }
 }
 
-/// Whether one more attempt may start (A4, A5).
-fn goes_on(exchange: &Exchange, admitted: &Admitted, failure: Failure, tried: usize) -> bool {
+/// Whether one more attempt may start after a wait (A4, A5).
+fn goes_on(exchange: &Exchange, admitted: &Admitted, failure: Failure, tried: usize, wait: Duration) -> bool {
     let retry = &admitted.route.model.retry;
-    failure.may_retry() && tried < retry.attempts as usize && exchange.age() < retry.deadline
+    failure.may_retry() && tried < retry.attempts as usize && exchange.age() + wait < retry.deadline
 }
 
 /// Books an ended attempt: record, health of target and account (A6, A8).
@@ -303,12 +331,13 @@ fn judge(
             }
         }
     } else if matches!(&result, Ok(Tried::Done(Outcome::Completed | Outcome::Truncated, _))) {
-        target.health.worked();
+        let began = exchange.began + began;
+        target.health.worked(began);
         if let Some(account) = target.accounts.get(choice.account) {
-            account.worked();
+            account.worked(began);
         }
     }
-    exchange.shared.metrics.target_healthy(&target.word, target.health.is_healthy());
+    exchange.shared.metrics.target_healthy(&target.word, target.is_healthy());
     let (status, ended) = (exchange.upstream_status.take(), exchange.age());
     exchange.attempt_ended(Attempt {
         target: Arc::clone(&target.word),

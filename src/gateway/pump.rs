@@ -90,12 +90,15 @@ impl Gateway {
         exchange: &mut Exchange,
         mut bytes: Bytes,
     ) -> Result<(), Break> {
-        if exchange.relay.as_ref().is_some_and(Relay::is_committed) {
+        let committed = exchange.relay.as_ref().is_some_and(Relay::is_committed);
+        if committed {
             booking::durable(exchange).await.map_err(|failure| Break::Relay(Next::Failed(failure)))?;
         }
         let from = Instant::now();
         if !exchange.client.opened {
-            let head = exchange.client.head.take().map_or_else(|| own_stream_head(session, exchange), Ok);
+            // Before the commit the attempt may still fail, and leaves nothing behind: nor its head (A3, K3).
+            let head = exchange.client.head.take().filter(|_| committed);
+            let head = head.map_or_else(|| own_stream_head(session, exchange), Ok);
             let head = head.map_err(|_| Break::ClientGone)?;
             self.open(session, exchange, head).await?;
         }

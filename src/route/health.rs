@@ -15,6 +15,8 @@ const LONGEST_HINT: Duration = Duration::from_mins(5);
 struct Condition {
     failures_in_a_row: u32,
     cool_until: Option<Instant>,
+    /// When the cool-down was decided.
+    cooled_at: Option<Instant>,
     /// The last cool-down, for doubling.
     cooldown: Option<Duration>,
     /// The one request that tries whether it works again has been let in.
@@ -81,21 +83,30 @@ impl Health {
         Some(permit)
     }
 
-    /// It answered: everything is forgiven.
-    pub fn worked(&self) {
-        *self.condition() = Condition::default();
+    /// An attempt that began then was answered: everything is forgiven. An attempt that was under
+    /// way when the cool-down began says nothing about it.
+    pub fn worked(&self, began: Instant) {
+        let mut condition = self.condition();
+        if condition.cooled_at.is_none_or(|cooled_at| began >= cooled_at) {
+            *condition = Condition::default();
+        }
     }
 
-    /// It failed once more. Answers whether it cools down now (A8).
+    /// It failed once more. Answers whether it cools down now (A8). What fails during a cool-down
+    /// does not lengthen it: many requests may have been under way.
     pub fn failed(&self, now: Instant, config: &config::Health) -> bool {
         let mut condition = self.condition();
         condition.failures_in_a_row = condition.failures_in_a_row.saturating_add(1);
+        if condition.cool_until.is_some_and(|until| now < until) {
+            return true;
+        }
         if !condition.probing && condition.failures_in_a_row < config.failures {
             return false;
         }
         let next = condition.cooldown.map_or(config.cooldown, |last| last * 2).min(config.cooldown_max);
         condition.cooldown = Some(next);
         condition.cool_until = Some(now + next);
+        condition.cooled_at = Some(now);
         condition.probing = false;
         true
     }
@@ -110,6 +121,7 @@ impl Health {
     pub fn cool(&self, now: Instant, wait: Duration) {
         let mut condition = self.condition();
         condition.cool_until = Some(condition.cool_until.map_or(now + wait, |until| until.max(now + wait)));
+        condition.cooled_at = Some(now);
         condition.probing = false;
     }
 
@@ -134,7 +146,7 @@ mod tests {
         let health = Arc::new(Health::default());
         let mut now = Instant::now();
         assert!(!health.failed(now, &CONFIG) && !health.failed(now, &CONFIG));
-        health.worked();
+        health.worked(now);
         assert!(!health.failed(now, &CONFIG) && !health.failed(now, &CONFIG));
         assert!(health.failed(now, &CONFIG), "three in a row");
         for cooldown in [10, 20, 35, 35] {
@@ -147,7 +159,29 @@ mod tests {
             drop(probe);
             assert!(health.is_cooling(now + Duration::from_secs(1)));
         }
-        health.worked();
+        health.worked(now);
+        assert!(health.is_healthy());
+    }
+
+    #[test]
+    fn a8_many_failures_at_once_are_one_cooldown() {
+        let health = Health::default();
+        let now = Instant::now();
+        for _ in 0..20 {
+            health.failed(now, &CONFIG);
+        }
+        assert!(!health.is_cooling(now + CONFIG.cooldown));
+    }
+
+    #[test]
+    fn a8_what_was_under_way_does_not_end_a_cooldown() {
+        let health = Health::default();
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        health.throttled(later, Some(Duration::from_secs(30)), &CONFIG);
+        health.worked(now);
+        assert!(health.is_cooling(later + Duration::from_secs(29)));
+        health.worked(later + Duration::from_secs(2));
         assert!(health.is_healthy());
     }
 

@@ -58,7 +58,19 @@ impl Target {
     /// Whether it would be a poor choice now.
     #[must_use]
     pub fn is_cooling(&self, now: Instant) -> bool {
-        self.health.is_cooling(now) || self.accounts.iter().all(|account| account.is_cooling(now))
+        self.health.is_cooling(now) || !self.has_account(now)
+    }
+
+    /// Whether it last worked, with at least one of its keys.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        self.health.is_healthy() && self.accounts.iter().any(|account| account.is_healthy())
+    }
+
+    /// Whether one of the provider's keys is not cooling down.
+    #[must_use]
+    pub fn has_account(&self, now: Instant) -> bool {
+        self.accounts.iter().any(|account| !account.is_cooling(now))
     }
 
     /// U1: whether to ask it for the usage chunk.
@@ -89,10 +101,13 @@ impl Route {
         })
     }
 
-    /// Whether a target is left that was not tried.
+    /// Whether a target with a free slot is left that was not tried.
     #[must_use]
     pub fn has_untried(&self, tried: &[Arc<Target>]) -> bool {
-        self.targets.iter().any(|target| !tried.iter().any(|done| Arc::ptr_eq(done, target)))
+        self.targets.iter().any(|target| {
+            let has_room = target.config.max_concurrent.is_none_or(|max| target.health.running() < max);
+            has_room && !tried.iter().any(|done| Arc::ptr_eq(done, target))
+        })
     }
 }
 

@@ -255,22 +255,29 @@ async fn read_head(session: &mut HttpSession) -> pingora_core::Result<()> {
 
 fn lost_head(error: &Error) -> Lost {
     log::debug!(error:%; "no head from upstream");
-    let refused = error
-        .cause
-        .as_ref()
-        .and_then(|cause| cause.downcast_ref::<h2::Error>())
-        .and_then(h2::Error::reason)
-        .is_some_and(|reason| reason == h2::Reason::REFUSED_STREAM);
+    let h2 = error.cause.as_ref().and_then(|cause| cause.downcast_ref::<h2::Error>());
+    if let Some(again) = h2.and_then(answered_by_peer) {
+        return Lost { failure: Failure::Head, again };
+    }
     let silent_end = matches!(
         error.etype(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error | ErrorType::H2Downgrade
     );
-    let again = match (refused, silent_end) {
-        (true, _) => Again::Yes,
-        (false, true) => Again::IfPooled,
-        (false, false) => Again::No,
-    };
-    Lost { failure: Failure::Head, again }
+    Lost { failure: Failure::Head, again: if silent_end { Again::IfPooled } else { Again::No } }
+}
+
+/// B134: what an HTTP/2 peer itself said of the stream. Only `REFUSED_STREAM`, and a GOAWAY without
+/// error that leaves the stream out, prove that nobody looked at the request.
+fn answered_by_peer(error: &h2::Error) -> Option<Again> {
+    if !error.is_remote() {
+        return None;
+    }
+    match error.reason()? {
+        h2::Reason::REFUSED_STREAM if error.is_reset() => Some(Again::Yes),
+        h2::Reason::NO_ERROR if error.is_go_away() => Some(Again::Yes),
+        _ if error.is_reset() => Some(Again::No),
+        _ => None,
+    }
 }
 
 /// HTTP/2 has `:authority` instead of `host`, and a whole URI.

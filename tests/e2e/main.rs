@@ -22,6 +22,8 @@ mod commands;
 #[cfg(test)]
 mod endings;
 #[cfg(test)]
+mod failover;
+#[cfg(test)]
 mod fidelity;
 #[cfg(test)]
 mod framing;
@@ -35,6 +37,8 @@ mod leaving;
 mod project;
 #[cfg(test)]
 mod promises;
+#[cfg(test)]
+mod retries;
 #[cfg(test)]
 mod routing;
 #[cfg(test)]

@@ -41,6 +41,11 @@ impl SeenRequest {
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).expect("the upstream got JSON")
     }
+
+    fn says(&self, what: &str) -> bool {
+        self.headers.iter().any(|(_, value)| value.contains(what))
+            || super::client::contains(&self.body, what.as_bytes())
+    }
 }
 
 /// What an upstream saw and what it will do.
@@ -49,6 +54,8 @@ pub(crate) struct Seen {
     connections: Mutex<usize>,
     queue: Mutex<VecDeque<Reply>>,
     default: Mutex<Reply>,
+    /// What a request must contain, and what it gets then.
+    rules: Mutex<Vec<(String, Reply)>>,
     written: std::sync::atomic::AtomicUsize,
 }
 
@@ -59,6 +66,7 @@ impl Seen {
             connections: Mutex::default(),
             queue: Mutex::default(),
             default: Mutex::new(default),
+            rules: Mutex::default(),
             written: std::sync::atomic::AtomicUsize::default(),
         })
     }
@@ -71,9 +79,11 @@ impl Seen {
 
     /// Notes a request; says what to do with it and under which number it is kept.
     pub(crate) fn note(&self, request: SeenRequest) -> (usize, Reply) {
+        let ruled =
+            self.rules.lock().unwrap().iter().find(|(what, _)| request.says(what)).map(|(_, reply)| reply.clone());
         let mut requests = self.requests.lock().unwrap();
         requests.push(request);
-        let queued = self.queue.lock().unwrap().pop_front();
+        let queued = ruled.or_else(|| self.queue.lock().unwrap().pop_front());
         (requests.len() - 1, queued.unwrap_or_else(|| self.default.lock().unwrap().clone()))
     }
 
@@ -88,6 +98,16 @@ impl Seen {
     /// The next request that has no reply yet gets this one.
     pub(crate) fn push(&self, reply: Reply) {
         self.queue.lock().unwrap().push_back(reply);
+    }
+
+    /// Every request with this in its body or a header gets this reply, before all others.
+    pub(crate) fn when(&self, what: &str, reply: Reply) {
+        self.rules.lock().unwrap().push((what.into(), reply));
+    }
+
+    /// How many requests had this in their body or a header.
+    pub(crate) fn asked(&self, what: &str) -> usize {
+        self.requests.lock().unwrap().iter().filter(|request| request.says(what)).count()
     }
 
     /// Every request for which nothing is queued gets this one.

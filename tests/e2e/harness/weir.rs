@@ -338,6 +338,16 @@ pub(crate) fn number(record: &Value, name: &str) -> Option<u64> {
     record.get(name).and_then(Value::as_u64)
 }
 
+/// What became of each attempt, in order: `provider:result`.
+pub(crate) fn tries(record: &Value) -> Vec<String> {
+    let attempts = record.get("attempts").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let try_ = |attempt: &Value| {
+        let target = field(attempt, "target");
+        format!("{}:{}", target.split('/').next().unwrap_or_default(), field(attempt, "result"))
+    };
+    attempts.iter().map(try_).collect()
+}
+
 /// The outcome's word.
 pub(crate) fn word(record: &Value) -> String {
     field(record, "outcome")
