@@ -7,6 +7,7 @@
 mod tests;
 
 use crate::config::{self, LogFormat};
+use crate::ledger::money::Nano;
 use crate::logging::{self, ACCESS};
 use crate::outcome::Outcome;
 use crate::record::{Attempt, Record};
@@ -16,12 +17,12 @@ use std::fmt::Write;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Writes the record of one request, if it is among those to be written.
-pub fn write(record: &Record, config: &config::Log) {
+/// Writes the record of one request, if it is among those to be written. `charge`: where a price is known.
+pub fn write(record: &Record, charge: Option<Nano>, config: &config::Log) {
     if !chosen(record.id, record.outcome, config.access_permille) {
         return;
     }
-    let line = line(record, config.format);
+    let line = line(record, charge, config.format);
     let args = format_args!("{line}");
     // Not by the macro, which would drop it below `level: info`.
     log::logger().log(&log::Record::builder().target(ACCESS).level(log::Level::Info).args(args).build());
@@ -47,10 +48,10 @@ fn chosen(id: Uuid, outcome: Outcome, permille: u16) -> bool {
 }
 
 /// One line, without its end.
-fn line(record: &Record, format: LogFormat) -> String {
+fn line(record: &Record, charge: Option<Nano>, format: LogFormat) -> String {
     match format {
-        LogFormat::Json => serde_json::to_string(&Fields(fields(record))).unwrap_or_default(),
-        LogFormat::Text => text(record),
+        LogFormat::Json => serde_json::to_string(&Fields(fields(record, charge))).unwrap_or_default(),
+        LogFormat::Text => text(record, charge),
     }
 }
 
@@ -65,7 +66,7 @@ enum Field<'a> {
 }
 
 /// All that an access record says, in order; what is not known is left out.
-fn fields(record: &Record) -> Vec<(&'static str, Field<'_>)> {
+fn fields(record: &Record, charge: Option<Nano>) -> Vec<(&'static str, Field<'_>)> {
     let text = |text: &str| Some(Field::Text(text.to_owned()));
     let owned = |text: &Option<String>| text.clone().map(Field::Text);
     let time = |time: Option<Duration>| time.map(Field::Time);
@@ -110,6 +111,7 @@ fn fields(record: &Record) -> Vec<(&'static str, Field<'_>)> {
         ("audio_output", number(usage.audio_output)),
         ("web_search", number(usage.web_search)),
         ("source", text(record.source.word())),
+        ("charge", charge.and_then(|usd| text(&usd.to_string()))),
         ("tier_requested", owned(&record.tier_requested)),
         ("tier_served", owned(&record.tier_served)),
         ("attempts", (!record.attempts.is_empty()).then_some(Field::Attempts(&record.attempts))),
@@ -118,9 +120,9 @@ fn fields(record: &Record) -> Vec<(&'static str, Field<'_>)> {
 }
 
 /// `name=value` for each field, the time alone in front.
-fn text(record: &Record) -> String {
+fn text(record: &Record, charge: Option<Nano>) -> String {
     let mut line = String::new();
-    for (name, field) in fields(record) {
+    for (name, field) in fields(record, charge) {
         // Writing to a string cannot fail.
         let _infallible = match field {
             Field::Text(text) if name == "ts" => write!(line, "{text} access"),

@@ -2,13 +2,14 @@
 
 use super::{chosen, line};
 use crate::config::LogFormat;
+use crate::ledger::money::Nano;
 use crate::outcome::Outcome;
 use crate::record::Record;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 fn json_of(record: &Record) -> Value {
-    serde_json::from_str(&line(record, LogFormat::Json)).unwrap()
+    serde_json::from_str(&line(record, Some(Nano(54_399_000)), LogFormat::Json)).unwrap()
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn m3_the_json_record_of_a_completed_stream() {
         "stream": true, "admitted_ms": 10.0, "upstream_first_byte_ms": 300.0, "upstream_first_output_ms": 400.0,
         "ttft_ms": 400.0, "ttfv_ms": 500.0, "last_output_ms": 1410.0, "duration_ms": 2000.0, "overhead_ms": 10.0,
         "bytes": 5000, "output_events": 20, "keepalives": 2, "input": 100, "output": 21, "reasoning": 5,
-        "source": "reported",
+        "source": "reported", "charge": "0.054399000",
         "attempts": [
             { "target": "openai/sol", "result": "connect", "status": 200, "began_ms": 10.0, "ended_ms": 100.0,
               "maybe_billed": false },
@@ -36,7 +37,7 @@ fn m3_the_json_record_of_a_completed_stream() {
 fn m3_the_text_record_is_one_line_for_people() {
     let mut record = Record::sample();
     record.client_request_id = Some("a b\nforged key=x".to_owned());
-    let line = line(&record, LogFormat::Text);
+    let line = line(&record, None, LogFormat::Text);
     assert!(line.starts_with("2027-01-15T08:00:01.000Z access request_id=0192f3a4-"), "{line}");
     assert!(line.contains(r#" client_request_id="a b\nforged key=x" "#), "{line}");
     assert!(line.contains(" outcome=completed stream=true "), "{line}");

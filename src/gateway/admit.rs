@@ -25,8 +25,8 @@ pub(super) enum Entry {
     Routed(Arc<Admitted>),
     /// `GET /v1/models`, or one of them.
     Models { key: Arc<Key>, id: Option<String> },
-    /// Through to one provider as it is (A10).
-    Unrouted,
+    /// Through to one provider, named here, as it is (A10).
+    Unrouted(Arc<str>),
 }
 
 /// Why it was not let in.
@@ -77,7 +77,7 @@ impl Gateway {
             Place::Endpoint(endpoint) => self.routed(session, exchange, endpoint, key).await.map(Entry::Routed),
             Place::Models(_) if method != Method::GET => Err(Reason::MethodNotAllowed { allow: "GET" }.into()),
             Place::Models(id) => Ok(Entry::Models { key, id }),
-            Place::Other => unrouted(exchange, &path, &method, &key).map(|()| Entry::Unrouted),
+            Place::Other => unrouted(exchange, &path, &method, &key).map(Entry::Unrouted),
         }
     }
 
@@ -184,7 +184,7 @@ fn holder(session: &Session, exchange: &mut Exchange) -> Result<Arc<Key>, Reason
     if may_come_from(&key, exchange.record.client) { Ok(key) } else { Err(Reason::IpNotAllowed) }
 }
 
-fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> Result<(), Denial> {
+fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> Result<Arc<str>, Denial> {
     let entries = exchange.live.config.passthrough.iter().filter(|entry| {
         let rest = path.strip_prefix(entry.path.as_str());
         rest.is_some_and(|rest| rest.is_empty() || entry.prefix && rest.starts_with('/'))
@@ -196,9 +196,10 @@ fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> 
     let entry = known.find(|entry| entry.methods.contains(method));
     let site = entry.and_then(|entry| exchange.live.sites.get(&entry.provider.name));
     let Some(site) = site else { return Err(Reason::MethodNotAllowed { allow: "GET, POST, DELETE" }.into()) };
-    exchange.record.target = Some(Arc::from(site.provider.name.as_str()));
+    let target = Arc::from(site.provider.name.as_str());
+    exchange.record.target = Some(Arc::clone(&target));
     exchange.unrouted = Some(Unrouted { site: Arc::clone(site) });
-    Ok(())
+    Ok(target)
 }
 
 fn broken_body(error: &pingora_core::Error) -> Denial {

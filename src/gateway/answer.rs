@@ -149,7 +149,7 @@ pub(super) fn book_unrouted(exchange: &mut Exchange) {
     let status = Some(exchange.record.status).filter(|status| *status > 0);
     let ended = exchange.age();
     let began = std::time::Duration::ZERO;
-    exchange.record.attempts.push(Attempt { target, result, status, began, ended, maybe_billed: false });
+    exchange.attempt_ended(Attempt { target, result, status, began, ended, maybe_billed: false });
 }
 
 /// How a passthrough request ended.

@@ -81,9 +81,6 @@ impl Gateway {
             key: &admitted.key.name,
         };
         let affinity = affinity(&model.affinity, &traits);
-        if let Err(reason) = booking::open(exchange, Some(admitted)).await {
-            return self.refuse(session, exchange, &reason).await;
-        }
         let mut tried: Vec<Arc<Target>> = Vec::new();
         let mut failures: Vec<(Box<Failed>, Option<Arc<Target>>)> = Vec::new();
         loop {
@@ -91,6 +88,9 @@ impl Gateway {
                 failures.push((Box::new(Failure::Busy.into()), None));
                 break;
             };
+            if let Err(reason) = booking::open(exchange, Some(admitted), Some(&choice.target.word)).await {
+                return self.refuse(session, exchange, &reason).await;
+            }
             let failed = match self.once(session, exchange, admitted, &choice).await? {
                 Tried::Done(outcome, cause) => {
                     exchange.conclude(outcome, cause);
@@ -149,6 +149,7 @@ impl Gateway {
         let mut asks = asked;
         loop {
             let began = exchange.age();
+            exchange.attempt_begins(&choice.target.word);
             let result = self.attempt(session, exchange, admitted, choice, asks).await;
             let tried = judge(exchange, choice, began, result)?;
             match &tried {

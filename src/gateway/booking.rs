@@ -8,9 +8,9 @@ use super::shared::Shared;
 use crate::admission::facts::Facts;
 use crate::ledger::billing;
 use crate::ledger::estimate::{self, Delivered};
-use crate::ledger::{Checkpoint, Durable, OpenRow, Settled, Settlement, Ticket};
+use crate::ledger::{Aside, Checkpoint, Durable, OnFailure, OpenRow, Settled, Settlement, Ticket};
 use crate::live::Live;
-use crate::meter::usage::Usage;
+use crate::meter::usage::{Source, Usage};
 use crate::outcome::{Failure, Outcome};
 use crate::record::Record;
 use crate::refusal::Reason;
@@ -36,16 +36,25 @@ pub struct Booking {
     pub(super) reply: Option<Delivered>,
     /// What the client had got when it left, while the upstream was read on (A9).
     pub(super) at_departure: Option<Delivered>,
-    /// Usage of other models in the same answer (U3).
-    pub(super) other_models: Vec<(String, Usage)>,
+    /// The answer passes before it is understood: its bytes are what was delivered (F5, F9).
+    pub(super) passes: bool,
+    /// It cannot be read at all: its output is guessed from its bytes (F5).
+    pub(super) unread: bool,
+    /// Other models' usage, what failed attempts reported, counts that could not be true.
+    pub(super) aside: Aside,
     /// `message_start`'s number stands for no output yet (B164).
     pub(super) placeholder: bool,
-    /// Counts that could not be true.
-    pub(super) anomalies: u64,
 }
 
-/// Opens the row of a request (L1).
-pub(super) async fn open(exchange: &mut Exchange, admitted: Option<&Admitted>) -> Result<(), Reason> {
+/// Opens the row of a request, whose first attempt goes to `target` (L1). Later calls do nothing.
+pub(super) async fn open(
+    exchange: &mut Exchange,
+    admitted: Option<&Admitted>,
+    target: Option<&Arc<str>>,
+) -> Result<(), Reason> {
+    if exchange.booking.ticket.is_some() {
+        return Ok(());
+    }
     let facts: Option<&Facts> = admitted.map(|admitted| &admitted.facts);
     let input_estimate = admitted.map(|_| estimate::rough(exchange.body.len() as u64));
     let record = &exchange.record;
@@ -57,7 +66,7 @@ pub(super) async fn open(exchange: &mut Exchange, admitted: Option<&Admitted>) -
         client: record.client,
         endpoint: record.endpoint,
         model: record.model.clone(),
-        target: record.target.clone(),
+        target: target.cloned(),
         stream: record.stream,
         received: record.received,
         tier_requested: record.tier_requested.clone(),
@@ -85,10 +94,28 @@ pub(super) async fn durable(exchange: &mut Exchange) -> Result<(), Failure> {
             log::error!(error:%; "a request was refused because the ledger cannot be written");
             Err(Failure::Ledger)
         }
+        Err(_) if exchange.live.config.ledger.on_failure == OnFailure::Serve => Ok(()),
         Err(_) => {
             log::error!("a request was refused because the ledger's disk does not answer");
             Err(Failure::Ledger)
         }
+    }
+}
+
+/// A new attempt begins: what the one before it reported was used in vain, and costs all the same (L3).
+pub(super) fn next_attempt(exchange: &mut Exchange) {
+    let (record, booking) = (&mut exchange.record, &mut exchange.booking);
+    let mut usage = std::mem::take(&mut record.usage);
+    record.source = Source::None;
+    if std::mem::take(&mut booking.placeholder) {
+        usage.output = None;
+    }
+    booking.reply = None;
+    booking.aside.other_models.clear();
+    if usage != Usage::default()
+        && let Some(target) = &record.target
+    {
+        booking.aside.failed.push((Arc::clone(target), usage));
     }
 }
 
@@ -130,11 +157,12 @@ pub(super) struct Closing {
     pub(super) received: Option<Delivered>,
     /// The process waits for this at its end.
     _running: Option<Running>,
+    is_settled: bool,
 }
 
 impl Closing {
     /// Closes the books: at once, or off the workers where tokens have to be estimated.
-    pub(super) fn close(self) {
+    pub(super) fn close(mut self) {
         if self.needs_estimate()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -145,7 +173,7 @@ impl Closing {
     }
 
     /// Closes the books and waits until they are on disk (`durability: strict`).
-    pub(super) async fn close_durably(self) {
+    pub(super) async fn close_durably(mut self) {
         let since = Instant::now();
         let settled = tokio::task::spawn_blocking(move || self.settle()).await;
         if let Ok(Some(settled)) = settled
@@ -156,23 +184,28 @@ impl Closing {
     }
 
     fn needs_estimate(&self) -> bool {
-        self.booking.placeholder || self.record.usage.output.is_none() || self.record.outcome == Outcome::ClientGone
+        let record = &self.record;
+        self.booking.placeholder || record.usage.output.is_none() || record.outcome == Outcome::ClientGone
     }
 
-    fn settle(mut self) -> Option<Settled> {
+    /// Once; [`Drop`] does it where nobody else could.
+    fn settle(&mut self) -> Option<Settled> {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return None;
+        }
         let ticket = self.booking.ticket.take();
         if self.record.attempts.is_empty() {
             if let Some(ticket) = ticket {
                 ticket.cancel();
             }
-            self.shared.record(&self.record, &self.live.config.log);
+            self.shared.record(&self.record, None, &self.live.config.log);
             return None;
         }
         let facts = self.facts();
-        let other_models = std::mem::take(&mut self.booking.other_models);
+        let aside = std::mem::take(&mut self.booking.aside);
         let terms = self.shared.terms.load();
-        let settlement = Settlement::new(&terms, self.record.clone(), &facts, other_models, self.booking.anomalies);
-        self.shared.record(&settlement.record, &self.live.config.log);
+        let settlement = Settlement::new(&terms, self.record.clone(), &facts, aside);
+        self.shared.record(&settlement.record, settlement.money.charge, &self.live.config.log);
         ticket.map(|ticket| {
             let money = &settlement.money;
             self.shared.metrics.charged(&settlement.record, money.charge, money.cost, !money.unpriced.is_empty());
@@ -186,7 +219,10 @@ impl Closing {
         let booking = &self.booking;
         let wanted = self.needs_estimate();
         let tokens = |delivered: Option<&Delivered>| delivered.filter(|_| wanted).and_then(|text| text.tokens(model));
-        let received_estimate = tokens(booking.reply.as_ref().or(self.received.as_ref()));
+        let received_estimate = match booking.unread {
+            true => (self.record.bytes > 0).then(|| estimate::rough(self.record.bytes)),
+            false => tokens(booking.reply.as_ref().or(self.received.as_ref())),
+        };
         let delivered_estimate = match &booking.at_departure {
             Some(delivered) => tokens(Some(delivered)),
             None => received_estimate,
@@ -199,12 +235,19 @@ impl Closing {
         billing::Facts {
             outcome: self.record.outcome,
             reported,
-            output_delivered: self.record.output_events > 0 || whole,
+            output_delivered: self.record.output_events > 0 || whole || (booking.passes && self.record.bytes > 0),
             input_estimate: booking.input_estimate,
             delivered_estimate,
             received_estimate,
             max_output: booking.max_output,
         }
+    }
+}
+
+impl Drop for Closing {
+    /// The runtime ended before the blocking part could run.
+    fn drop(&mut self) {
+        self.settle();
     }
 }
 
@@ -218,6 +261,7 @@ impl Exchange {
             booking: std::mem::take(&mut self.booking),
             received: self.relay.as_ref().and_then(Relay::delivered).cloned(),
             _running: self.take_running(),
+            is_settled: false,
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct Exchange {
     pub upstream_status: Option<u16>,
     /// Its row in the ledger.
     pub booking: Booking,
+    /// The attempt that runs, and since when: sent, and not ended yet.
+    trying: Option<(Arc<str>, Duration)>,
     stream_guard: Option<ActiveGuard>,
     /// Counts it among those that run, until its books are closed.
     running: Option<Running>,
@@ -149,6 +151,7 @@ impl Exchange {
             _request_guard: shared.metrics.request_started(),
             stream_guard: None,
             booking: Booking::default(),
+            trying: None,
             running: Some(Running::new(&shared)),
             last_words: None,
             live,
@@ -198,8 +201,15 @@ impl Exchange {
         self.record.waited += since.elapsed();
     }
 
+    /// One attempt begins.
+    pub fn attempt_begins(&mut self, target: &Arc<str>) {
+        super::booking::next_attempt(self);
+        self.trying = Some((Arc::clone(target), self.age()));
+    }
+
     /// One attempt ends.
     pub fn attempt_ended(&mut self, attempt: Attempt) {
+        self.trying = None;
         self.record.target = Some(Arc::clone(&attempt.target));
         self.record.attempts.push(attempt);
     }
@@ -230,6 +240,11 @@ impl Exchange {
         }
         self.stream_guard = None;
         self.record.duration = self.age();
+        if let Some((target, began)) = self.trying.take() {
+            // Its task was ended from outside; it was sent all the same, so it has its row.
+            let (status, ended) = (self.upstream_status, self.age());
+            self.attempt_ended(Attempt { target, result: "dropped", status, began, ended, maybe_billed: true });
+        }
         if let Some(relay) = &self.relay {
             let since = |at: Instant| at.saturating_duration_since(self.began);
             let seen = relay.seen();
@@ -277,8 +292,8 @@ impl Drop for Exchange {
 /// Takes over what a meter has read.
 pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Shared, meter: &Meter, word: &str) {
     booking.placeholder = meter.output_is_placeholder();
-    booking.other_models = meter.other_models().to_vec();
-    booking.anomalies += meter.anomalies();
+    booking.aside.other_models = meter.other_models().to_vec();
+    booking.aside.anomalies += meter.anomalies();
     record.usage = meter.usage();
     record.source = meter.source();
     record.answer_id = meter.answer_id().map(|id| clipped(id, 128));

@@ -14,12 +14,14 @@ mod pump;
 mod reply;
 mod shared;
 mod stream;
+mod tail;
 
 pub use exchange::{Admitted, Exchange};
 pub use shared::{Held, Shared};
 
 use crate::admission::headers;
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome};
+use crate::refusal::Reason;
 use crate::relay::Input;
 use admit::{Denial, Entry};
 use async_trait::async_trait;
@@ -55,8 +57,11 @@ impl Gateway {
                 self.attempts(session, exchange, &admitted).await?;
             }
             Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
-            Ok(Entry::Unrouted) => match booking::open(exchange, None).await {
-                Ok(()) => return Ok(false),
+            Ok(Entry::Unrouted(target)) => match booking::open(exchange, None, Some(&target)).await {
+                Ok(()) => {
+                    exchange.attempt_begins(&target);
+                    return Ok(false);
+                }
                 Err(reason) => self.refuse(session, exchange, &reason).await?,
             },
             Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await?,
@@ -121,6 +126,12 @@ impl ProxyHttp for Gateway {
     }
 
     async fn response_filter(&self, _: &mut Session, head: &mut ResponseHeader, exchange: &mut Exchange) -> Result<()> {
+        if exchange.unrouted.is_some()
+            && let Err(failure) = booking::durable(exchange).await
+        {
+            exchange.conclude(failure.outcome(), failure.word());
+            return Err(Error::explain(ErrorType::InternalError, "the ledger cannot be written"));
+        }
         let Some(unrouted) = &exchange.unrouted else { return Ok(()) };
         let provider = &unrouted.site.provider;
         let length = head.headers.get(header::CONTENT_LENGTH).cloned();
@@ -173,7 +184,8 @@ impl ProxyHttp for Gateway {
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, exchange: &mut Exchange) -> FailToProxy {
         if exchange.unrouted.is_some() && session.response_written().is_none() {
             log::debug!(error:%; "a passthrough request failed");
-            let reason = crate::refusal::Reason::UpstreamConnect;
+            let by_ledger = exchange.record.cause == Some(Failure::Ledger.word());
+            let reason = if by_ledger { Reason::Ledger } else { Reason::UpstreamConnect };
             exchange.conclude(Outcome::UpstreamError, reason.word());
             if self.refuse(session, exchange, &reason).await.is_err() {
                 exchange.conclude(Outcome::ClientGone, "client_gone");

@@ -90,6 +90,8 @@ impl Gateway {
         exchange: &mut Exchange,
         mut bytes: Bytes,
     ) -> Result<(), Break> {
+        // Waiting for the ledger is no silence of the upstream's (S2).
+        let before = Instant::now();
         let committed = exchange.relay.as_ref().is_some_and(Relay::is_committed);
         if committed {
             booking::durable(exchange).await.map_err(|failure| Break::Relay(Next::Failed(failure)))?;
@@ -109,7 +111,7 @@ impl Gateway {
             written.map_err(|error| unwritten(&error))?;
         }
         if let Some(relay) = &mut exchange.relay {
-            relay.wrote(from, Instant::now());
+            relay.wrote(before, Instant::now());
         }
         exchange.waited(from);
         Ok(())
@@ -134,6 +136,7 @@ impl Gateway {
     /// `durability: strict` (L1): what was held back goes out once the record is on disk.
     pub(super) async fn last_words(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Break> {
         let Some(words) = exchange.last_words.take() else { return Ok(()) };
+        exchange.record.bytes += words.len() as u64;
         exchange.finish_durably().await;
         if !words.is_empty() {
             self.write(session, exchange, words).await?;

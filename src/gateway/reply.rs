@@ -8,7 +8,9 @@ use super::body::{Body, Shape, looks_like_events, shape};
 use super::booking;
 use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::pump::{Break, frame_by_chunks, id_headers};
+use super::tail::Tail;
 use crate::admission::headers;
+use crate::ledger::Durability;
 use crate::ledger::estimate::Delivered;
 use crate::meter::{Finish, Meter};
 use crate::normalize::{Asked, Normalizer};
@@ -155,6 +157,11 @@ impl Gateway {
         let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
         down.insert_header(header::CONTENT_LENGTH, reply.first.len().to_string()).map_err(|_| Break::ClientGone)?;
         self.open(session, exchange, down).await?;
+        if exchange.live.config.ledger.durability == Durability::Strict {
+            reply.body.read_tail(exchange);
+            exchange.last_words = Some(reply.first);
+            return Ok(Tried::Done(outcome, "reply"));
+        }
         exchange.record.bytes += reply.first.len() as u64;
         let written = session.as_downstream_mut().write_response_body(reply.first, true).await;
         reply.body.read_tail(exchange);
@@ -212,17 +219,29 @@ impl Gateway {
         exchange.relay = Some(relay(exchange, reply.admitted, false));
         exchange.body = Bytes::new();
         self.open(session, exchange, down).await?;
+        exchange.booking.passes = true;
+        exchange.booking.unread = matches!(reply.body.coding, Coding::Unknown) && reply.admitted.endpoint.streams();
         let first = std::mem::take(&mut reply.first);
-        self.write(session, exchange, first).await?;
+        self.write(session, exchange, first.clone()).await?;
+        let mut tail = Tail::default();
         while !reply.body.ended {
             match self.read(session, exchange, &mut reply).await? {
-                Ok(chunk) => self.write(session, exchange, chunk.unwrap_or_default()).await?,
+                Ok(chunk) => {
+                    let chunk = chunk.unwrap_or_default();
+                    tail.push(&chunk);
+                    self.write(session, exchange, chunk).await?;
+                }
                 Err(Tried::Failed(failed)) => {
                     exchange.conclude(failed.failure.outcome(), failed.failure.word());
                     return Err(Break::Relay(Next::Failed(failed.failure)));
                 }
                 Err(done @ Tried::Done(..)) => return Ok(done),
             }
+        }
+        if let Some(usage) = tail.usage(&first).filter(|_| !exchange.booking.unread) {
+            let mut meter = Meter::new(reply.admitted.endpoint.protocol(), reply.admitted.facts.n);
+            meter.reply(&usage);
+            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, &reply.target.word);
         }
         self.close(session).await?;
         reply.body.read_tail(exchange);

@@ -2,6 +2,7 @@
 //!
 //! Made by the server at start; read by the gateway. Touches nothing by itself.
 
+use crate::ledger::money::Nano;
 use crate::ledger::{Ledger, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
@@ -55,9 +56,9 @@ impl Shared {
     }
 
     /// The one place where an ended request is told to everybody who records.
-    pub fn record(&self, record: &Record, log: &crate::config::Log) {
+    pub fn record(&self, record: &Record, charge: Option<Nano>, log: &crate::config::Log) {
         self.metrics.finished(record);
-        crate::access::write(record, log);
+        crate::access::write(record, charge, log);
     }
 
     /// Bytes held by all requests together.

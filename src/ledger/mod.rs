@@ -29,7 +29,7 @@ mod verify;
 mod writer;
 
 pub use config::{Durability, LedgerConfig, OnFailure};
-pub use ticket::{Checkpoint, Durable, NotDurable, OpenRow, Settled, Settlement, Ticket};
+pub use ticket::{Aside, Checkpoint, Durable, NotDurable, OpenRow, Settled, Settlement, Ticket};
 
 use arc_swap::ArcSwap;
 use mailbox::{Mailbox, Message};

@@ -6,7 +6,7 @@
 use super::apply::Apply;
 use super::billing::Facts;
 use super::owner::Gone;
-use super::ticket::Settlement;
+use super::ticket::{Aside, Settlement};
 use crate::meter::usage::Usage;
 use crate::outcome::Outcome;
 use crate::protocol::Endpoint;
@@ -151,7 +151,7 @@ impl Left {
             received_estimate: None,
             max_output: None,
         };
-        Settlement::new(apply.terms, record, &facts, Vec::new(), 0)
+        Settlement::new(apply.terms, record, &facts, Aside::default())
     }
 }
 

@@ -109,7 +109,7 @@ pub(super) fn settlement(record: Record, terms: &Terms) -> Settlement {
         received_estimate: None,
         max_output: None,
     };
-    Settlement::new(terms, record, &facts, Vec::new(), 0)
+    Settlement::new(terms, record, &facts, Aside::default())
 }
 
 pub(super) fn settled(id: Uuid, input: u64, output: u64) -> Settlement {

@@ -90,13 +90,8 @@ impl Settlement {
     /// of a request and [`Ticket::settle`]. `record.usage` and `record.source` are overwritten;
     /// `facts.reported` is what counts. Some microseconds: no I/O, no BPE.
     #[must_use]
-    pub fn new(
-        terms: &Terms,
-        mut record: Record,
-        facts: &Facts,
-        other_models: Vec<(String, Usage)>,
-        anomalies: u64,
-    ) -> Self {
+    pub fn new(terms: &Terms, mut record: Record, facts: &Facts, aside: Aside) -> Self {
+        let Aside { other_models, failed, anomalies } = aside;
         let bill = billing::decide(facts, &terms.billing);
         record.usage = bill.usage;
         record.source = bill.source;
@@ -109,9 +104,21 @@ impl Settlement {
             tier: record.tier_served.as_deref().or(record.tier_requested.as_deref()),
             bill: &bill,
             other_models: &other_models,
+            failed: &failed,
         });
         Self { record: Arc::new(record), bill, money, other_models, anomalies }
     }
+}
+
+/// What belongs to a request beside its own usage.
+#[derive(Clone, Debug, Default)]
+pub struct Aside {
+    /// Usage of other models inside the same answer (U3), by name.
+    pub other_models: Vec<(String, Usage)>,
+    /// What failed attempts had reported, by `provider/model` (L3).
+    pub failed: Vec<(Arc<str>, Usage)>,
+    /// Counts that could not be true.
+    pub anomalies: u64,
 }
 
 /// The open row could not be made durable.

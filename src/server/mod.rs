@@ -4,6 +4,7 @@
 
 mod app;
 mod listen;
+mod shipping;
 mod shutdown;
 
 pub use app::head_was_read;
@@ -47,6 +48,9 @@ pub enum StartError {
     /// The PostgreSQL sink's URL or roots.
     #[error(transparent)]
     Sink(#[from] SinkError),
+    /// A thread of our own.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
     /// The metrics registry.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
@@ -99,15 +103,16 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(Mutex::new(Some(demo)))));
     }
-    if let Some(sink) = sink {
-        server.add_service(background_service("sink", Shipping(Mutex::new(Some(sink)))));
-    }
+    let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
     log::info!(providers, models, keys; "the config is in force");
     let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
     server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(Arc::clone(&shared), state, &config.server)) });
+    if let Some(shipping) = shipping {
+        shipping.end(&ledger);
+    }
     ledger.close();
     Ok(shared.running.load(Ordering::Acquire) == 0)
 }
@@ -150,17 +155,6 @@ impl BackgroundService for Model {
             }
             () = ended(shutdown) => {}
         }
-    }
-}
-
-/// The PostgreSQL sink in the background; what it has not shipped at the end waits for the next start.
-struct Shipping(Mutex<Option<Sink>>);
-
-#[async_trait]
-impl BackgroundService for Shipping {
-    async fn start(&self, shutdown: ShutdownWatch) {
-        let Some(sink) = self.0.lock().await.take() else { return };
-        sink.run(shutdown).await;
     }
 }
 

@@ -81,6 +81,8 @@ pub struct Sale<'a> {
     pub bill: &'a Bill,
     /// Usage of other models inside the same answer (U3).
     pub other_models: &'a [(String, Usage)],
+    /// What failed attempts had reported, by `provider/model`: in the cost, never in the charge (L3).
+    pub failed: &'a [(Arc<str>, Usage)],
 }
 
 /// Charge and cost of one request.
@@ -157,7 +159,14 @@ impl Prices {
     /// Prices one request: `cost` over what was used, `charge` over what is charged for. Rounded once each.
     #[must_use]
     pub fn price(&self, sale: &Sale<'_>) -> Money {
-        let cost = self.cost_of(sale, &sale.bill.usage, true);
+        let mut cost = self.cost_of(sale, &sale.bill.usage, true);
+        for (target, usage) in sale.failed {
+            let (provider, model) = target.split_once('/').unwrap_or((target, ""));
+            let attempt = add_up((model, *usage), &[], sale.tier, |model| self.entry(provider, model));
+            cost.sum = cost.sum.zip(attempt.sum).and_then(|(sum, more)| sum.0.checked_add(more.0)).map(Atto);
+            cost.version = cost.version.or(attempt.version);
+            cost.searches_unpriced |= attempt.searches_unpriced;
+        }
         let cost_nano = cost.sum.and_then(|sum| round(sum, Decimal::ONE));
         // What is free of charge is so for all its models; the bill says which.
         let with_others = sale.bill.charged != Usage::default();

@@ -27,7 +27,8 @@ fn prices(yaml: &str, sell: Sell) -> Prices {
 
 fn cost(prices: &Prices, provider: &str, model: &str, tier: Option<&str>, usage: Usage) -> Money {
     let bill = bill(usage);
-    let sale = Sale { model: "public", provider, provider_model: model, tier, bill: &bill, other_models: &[] };
+    let sale =
+        Sale { model: "public", provider, provider_model: model, tier, bill: &bill, other_models: &[], failed: &[] };
     prices.price(&sale)
 }
 
@@ -153,8 +154,15 @@ fn u5_charge_and_cost_each_over_their_own_usage() {
     let mut bill = bill(usage(10, 0, 0, 0, 100));
     bill.charged = Usage { output: Some(4), ..bill.usage };
     let others = [("sol".to_owned(), usage(1, 0, 0, 0, 1))];
-    let sale =
-        Sale { model: "m", provider: "p", provider_model: "sol", tier: None, bill: &bill, other_models: &others };
+    let sale = Sale {
+        model: "m",
+        provider: "p",
+        provider_model: "sol",
+        tier: None,
+        bill: &bill,
+        other_models: &others,
+        failed: &[],
+    };
     let money = prices.price(&sale);
     assert_eq!(money.cost, Some(Nano(10_000 + 200_000 + 3_000)));
     assert_eq!(money.charge, Some(Nano(10_000 + 8_000 + 3_000)));
@@ -273,4 +281,27 @@ proptest! {
         let larger = Usage { output: usage.output.map(|output| output + more), ..usage };
         prop_assert!(price(&larger) >= price(&usage));
     }
+}
+
+#[test]
+fn l3_failed_attempts_are_in_the_cost_and_never_in_the_charge() {
+    let yaml =
+        r#"prices: [{ provider: a, model: x, input: "3", output: "15" }, { provider: b, model: y, input: "1" }]"#;
+    let prices = prices(yaml, markup("2"));
+    let bill = bill(usage(10, 0, 0, 0, 2));
+    let failed = [(Arc::from("b/y"), usage(1_000, 0, 0, 0, 0))];
+    let sale = Sale {
+        model: "m",
+        provider: "a",
+        provider_model: "x",
+        tier: None,
+        bill: &bill,
+        other_models: &[],
+        failed: &failed,
+    };
+    let money = prices.price(&sale);
+    assert_eq!((money.charge, money.cost), (Some(Nano(120_000)), Some(Nano(1_060_000))));
+    let unknown = [(Arc::from("c/z"), usage(1, 0, 0, 0, 0))];
+    let money = prices.price(&Sale { failed: &unknown, ..sale });
+    assert_eq!((money.charge, money.cost, money.unpriced), (Some(Nano(120_000)), None, vec!["cost"]));
 }
