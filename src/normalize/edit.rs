@@ -13,6 +13,11 @@ pub(in crate::normalize) struct Edits<'t> {
 }
 
 impl<'t> Edits<'t> {
+    /// The only change.
+    pub(in crate::normalize) fn one(range: Range<usize>, with: Vec<u8>) -> Self {
+        Self { list: vec![(range, with.into())] }
+    }
+
     /// Puts `with` in the place of `range` (in bytes of the text).
     pub(in crate::normalize) fn replace(&mut self, range: Range<usize>, with: impl Into<Cow<'t, [u8]>>) {
         self.list.push((range, with.into()));

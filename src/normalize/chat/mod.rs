@@ -17,6 +17,9 @@ use std::ops::Range;
 
 type Result<T> = std::result::Result<T, Malformed>;
 
+/// Longer beginnings are not remembered: the model stands behind the text then.
+const MAX_BEGIN: usize = 512;
+
 /// What becomes of a chunk.
 #[derive(Debug)]
 pub(super) enum Fate<'t> {
@@ -46,6 +49,9 @@ pub(super) struct Chat {
     model: Vec<u8>,
     fallback: Identity,
     identity: Option<Identity>,
+    /// N1 alone: how the last chunk began, up to its model, and where that stands. Chunks of one
+    /// answer differ only behind it, so that most need no walk.
+    begins: Option<(Vec<u8>, Range<usize>)>,
     usage: Option<HeldUsage>,
     calls: Calls,
     pub(super) repairs: Repairs,
@@ -97,6 +103,7 @@ impl Chat {
             model,
             fallback,
             identity: None,
+            begins: None,
             usage: None,
             calls: Calls::default(),
             repairs: Repairs::default(),
@@ -111,6 +118,10 @@ impl Chat {
 
     /// Reads one chunk.
     pub(super) fn chunk<'t>(&mut self, text: &'t [u8]) -> Result<Fate<'t>> {
+        if let Some((_, model)) = self.begins.as_ref().filter(|(begins, _)| text.starts_with(begins)) {
+            self.repairs.note(Repair::Model);
+            return Ok(Fate::Stays(Edits::one(model.clone(), self.model.clone())));
+        }
         let mut walker = Walker::new(text);
         if walker.peek()? != Kind::Object {
             return Ok(self.no_object());
@@ -120,6 +131,7 @@ impl Chat {
         let mut edits = Edits::default();
         walker.object(|walker, name| self.member(&mut chunk, &mut edits, walker, name))?;
         walker.end()?;
+        self.remember(&chunk);
         Ok(self.chunk_fate(chunk, edits))
     }
 
@@ -140,6 +152,15 @@ impl Chat {
         }
         self.identify(&mut chunk, &mut edits);
         Ok(edits)
+    }
+
+    fn remember(&mut self, chunk: &Chunk<'_>) {
+        if self.settings.normalize || self.settings.usage_chunk_strict {
+            return;
+        }
+        let begins = |model: Range<usize>| Some((chunk.text.get(..model.end)?.to_vec(), model));
+        let changes = |model: &Range<usize>| chunk.text.get(model.clone()) != Some(&self.model);
+        self.begins = chunk.model.clone().filter(changes).filter(|model| model.end <= MAX_BEGIN).and_then(begins);
     }
 
     /// The usage chunk, when it is time for it (N4).

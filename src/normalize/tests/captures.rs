@@ -310,6 +310,29 @@ fn n3_where_reads_are_cut_never_matters() {
     }
 }
 
+/// N1 alone remembers how chunks begin: each still becomes what it becomes as the first of a stream.
+#[test]
+fn n1_a_chunk_becomes_the_same_after_others() {
+    for capture in captures() {
+        let asked = asked(endpoint(capture.protocol), true);
+        let model = Settings { rewrite_model: true, ..Settings::default() };
+        let together = normal_of(model, &asked, [&capture.bytes[..]]).bytes;
+        let mut scanner = Scanner::new(1 << 24);
+        let block = scanner.push(Bytes::copy_from_slice(&capture.bytes)).unwrap();
+        let alone = |span: &crate::sse::Span| normal_of(model, &asked, [&block.bytes[span.start..span.end]]).bytes;
+        let alone: Vec<u8> = scanner.spans().iter().flat_map(alone).collect();
+        assert!(together == alone, "{}", capture.name);
+        let told = events(&together);
+        assert!(
+            told.iter().all(|(_, data)| capture.protocol != Protocol::Chat
+                || data == "[DONE]"
+                || json(data)["model"] == asked.model),
+            "{}",
+            capture.name
+        );
+    }
+}
+
 /// The table in the README: what each provider's recordings have needed.
 #[test]
 fn n2_the_readme_says_what_is_changed() {
