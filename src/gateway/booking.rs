@@ -219,9 +219,10 @@ impl Closing {
         let booking = &self.booking;
         let wanted = self.needs_estimate();
         let tokens = |delivered: Option<&Delivered>| delivered.filter(|_| wanted).and_then(|text| text.tokens(model));
-        let received_estimate = match booking.unread {
-            true => (self.record.bytes > 0).then(|| estimate::rough(self.record.bytes)),
-            false => tokens(booking.reply.as_ref().or(self.received.as_ref())),
+        let received_estimate = if booking.unread {
+            (self.record.bytes > 0).then(|| estimate::rough(self.record.bytes))
+        } else {
+            tokens(booking.reply.as_ref().or(self.received.as_ref()))
         };
         let delivered_estimate = match &booking.at_departure {
             Some(delivered) => tokens(Some(delivered)),

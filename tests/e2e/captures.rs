@@ -102,6 +102,8 @@ async fn replay(how: &str, wanted: impl Fn(&Capture) -> bool, mut reply: impl Fn
             let received = weir.post(capture.dialect.path, &ask).await;
             let record = weir.record(received.id()).await;
             capture.check(&received, &record, asked, how);
+            let booked = weir.booked(received.id()).await;
+            capture.check(&received, &booked, asked, &format!("{how}, in the ledger"));
         }
     }
 }

@@ -20,6 +20,10 @@ mod captures;
 #[cfg(test)]
 mod commands;
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod durable;
+#[cfg(test)]
 mod endings;
 #[cfg(test)]
 mod failover;
@@ -33,6 +37,8 @@ mod headers;
 mod keepalive;
 #[cfg(test)]
 mod leaving;
+#[cfg(test)]
+mod money;
 #[cfg(test)]
 mod project;
 #[cfg(test)]

@@ -85,6 +85,11 @@ impl Client {
         Self::connect_to(weir.address).await
     }
 
+    /// `None`: nobody listens (any more).
+    pub(crate) async fn try_connect(address: SocketAddr) -> Option<Self> {
+        TcpStream::connect(address).await.ok().map(Self::over)
+    }
+
     pub(crate) async fn connect_to(address: SocketAddr) -> Self {
         let socket = within("a connection", TcpStream::connect(address)).await.expect("a connection");
         socket.set_nodelay(true).expect("nodelay");

@@ -1,9 +1,11 @@
 //! What every test needs: the real binary, upstreams that do exactly what a script says, clients
 //! that see every byte, and the streams of the cases.
 
+mod books;
 mod client;
 mod h2;
 mod pki;
+mod postgres;
 mod reply;
 mod rows;
 mod shared;
@@ -11,9 +13,11 @@ mod streams;
 mod upstream;
 mod weir;
 
+pub(crate) use books::{LITELLM_PRICES, OWN_PRICES, ask, prices, row, verify, weir_command};
 pub(crate) use client::{Client, Received, get, request};
 pub(crate) use h2::{H2Client, H2Upstream};
 pub(crate) use pki::Pki;
+pub(crate) use postgres::Postgres;
 pub(crate) use reply::{Framing, Reply, Signal, Step};
 pub(crate) use rows::{Row, check};
 pub(crate) use shared::shared;

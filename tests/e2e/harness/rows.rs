@@ -104,6 +104,7 @@ pub(crate) async fn check(rows: &[Row]) {
             assert!(received.ended, "{}, {how}: no clean end", row.name);
             let record = weir.record(received.id()).await;
             row.check(how, &received.body, &record);
+            row.check(&format!("{how}, in the ledger"), &received.body, &weir.booked(received.id()).await);
         }
     }
 }

@@ -256,6 +256,19 @@ impl Weir {
         self.child.lock().unwrap().id()
     }
 
+    /// Sends SIGTERM and waits for the end; answers whether the exit status was 0.
+    pub(crate) async fn stop(&self) -> bool {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        let mut status = None;
+        until("the end of the process", || {
+            status = self.child.lock().unwrap().try_wait().expect("a child");
+            status.is_some()
+        })
+        .await;
+        status.is_some_and(|status| status.success())
+    }
+
     fn records(&self) -> Vec<Value> {
         let lines = self.lines.lock().unwrap();
         lines
