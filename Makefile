@@ -18,17 +18,20 @@ NODE_TESTS   := tests/sdk/node
 REQUIREMENTS := tests/sdk/python/requirements.txt
 FUZZ_TARGETS := $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 
+# Where promtool and prometheus are: one folder.
+PROMETHEUS   := $(or $(patsubst %/promtool,%,$(shell command -v prometheus >/dev/null && command -v promtool)),target/prometheus/usr/bin)
+
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help setup setup-build setup-cargo setup-postgres setup-python setup-node run test lint fmt clippy unit doc \
-        conf sdk fuzz fuzz-short deny bench clean
+.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node run test lint fmt clippy unit doc \
+        conf prom sdk fuzz fuzz-short deny bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---------------------------------------------------------------- set-up
 
-setup: setup-build setup-cargo setup-postgres setup-python setup-node ## installs what is missing for `make test`
+setup: setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node ## installs what is missing for `make test`
 
 # Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
 # $(1) command that must exist, $(2) package that brings it
@@ -57,6 +60,17 @@ setup-cargo: setup-build
 setup-postgres:
 	$(call need,pg_lsclusters,postgresql)
 
+# promtool and prometheus. Unpacked, not installed: the package would start a service.
+setup-prometheus: $(PROMETHEUS)/promtool
+target/prometheus/usr/bin/promtool:
+	@command -v apt-get >/dev/null || { echo "setup: 'promtool' and 'prometheus' are missing: install Prometheus and try again" >&2; exit 1; }
+	@echo "setup: unpack the package prometheus below target/"
+	@rm -rf target/prometheus && mkdir -p target/prometheus
+	@{ [ "$$(id -u)" != 0 ] || apt-get update -qq; cd target/prometheus && apt-get download -qq prometheus; } >/dev/null 2>&1 || { \
+	  echo "setup: apt-get could not download the package prometheus" >&2; exit 1; }
+	@dpkg-deb -x target/prometheus/*.deb target/prometheus && rm target/prometheus/*.deb
+	@touch $@
+
 setup-python: $(VENV)/.ready
 $(VENV)/.ready: $(REQUIREMENTS)
 	$(call need,python3,python3)
@@ -81,7 +95,7 @@ run: setup-build ## builds Weir, starts it with the demo model and prints lines 
 
 # ---------------------------------------------------------------- test
 
-test: setup fmt clippy unit doc conf sdk fuzz-short deny ## every test, in CI's order
+test: setup fmt clippy unit doc conf prom sdk fuzz-short deny ## every test, in CI's order
 
 lint: fmt clippy doc deny ## the checks that run no test
 
@@ -102,6 +116,11 @@ doc: setup-build
 conf: $(VENV)/.ready setup-build
 	$(CARGO) build --locked
 	$(PYTHON) tests/conf/check.py $(WEIR) $(filter-out conf/prices.yaml,$(wildcard conf/*.yaml))
+
+# Dashboard and rules name only what exists, alerts fire when they should, and a real Prometheus reads the metrics.
+prom: $(VENV)/.ready setup-build setup-prometheus
+	$(CARGO) build --locked
+	$(PYTHON) tests/prometheus/check.py $(WEIR) $(PROMETHEUS)
 
 # The official SDKs against the real binary.
 sdk: $(VENV)/.ready $(NODE_TESTS)/node_modules/.ready setup-build

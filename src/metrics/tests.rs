@@ -9,6 +9,7 @@ use crate::meter::usage::Source;
 use crate::outcome::Outcome;
 use crate::record::{Attempt, Record};
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::time::Duration;
 
 fn metrics(max_key_series: usize) -> Metrics {
@@ -275,4 +276,33 @@ fn l5_the_ledgers_sums_grow_by_what_is_new_however_often_they_are_read() {
     metrics.sink(&SinkStats { behind: 9, lag: Duration::from_millis(61_900), ..SinkStats::default() });
     assert_eq!(value(&metrics, "weir_sink_lag_seconds"), Some(61.0));
     assert_eq!(value(&metrics, "weir_sink_pending_records"), Some(9.0));
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
+}
+
+/// `tests/prometheus/check.py` reads this table to know what dashboards and rules may name.
+#[test]
+fn m2_the_readme_lists_the_metrics() {
+    let mut table = "| metric | kind | labels | what it says |\n| --- | --- | --- | --- |\n".to_owned();
+    for entry in metrics(9).entries() {
+        let kind = format!("{:?}", entry.kind).to_lowercase();
+        let labels = entry.labels.join(", ");
+        writeln!(table, "| `{}` | {kind} | {labels} | {} |", entry.name, entry.help).unwrap();
+    }
+    let readme = file("README.md");
+    let shown = readme.split("<!-- metrics table -->").nth(1).unwrap_or_default().trim();
+    assert_eq!(shown, table.trim(), "the table between the markers in README.md has to be:\n\n{table}");
+}
+
+#[test]
+fn e5_the_rules_count_the_outcomes_that_are_faults() {
+    let faults = Outcome::ALL.iter().filter(|outcome| outcome.is_fault()).map(|outcome| outcome.word());
+    let matcher = format!("outcome=~\"{}\"", faults.collect::<Vec<_>>().join("|"));
+    for (path, uses) in [("conf/prometheus/recording.rules.yaml", 4), ("conf/grafana/weir.json", 2)] {
+        let text = file(path).replace("\\\"", "\"");
+        assert_eq!(text.matches(&matcher).count(), uses, "{path}: {matcher}");
+        assert_eq!(text.matches("outcome=~").count(), uses, "{path}");
+    }
 }
