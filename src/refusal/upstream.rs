@@ -32,7 +32,9 @@ pub struct ErrorParts {
 impl From<&UpstreamError> for ErrorParts {
     fn from(error: &UpstreamError) -> Self {
         let UpstreamError { status, kind, code, message, clients_fault: _ } = error;
-        Self { status: *status, kind: kind.clone(), code: code.clone(), param: None, message: message.clone() }
+        // Of a responses stream it is the event's type, which says nothing of the error.
+        let kind = kind.clone().filter(|kind| kind != "response.failed" && kind != "error");
+        Self { status: *status, kind, code: code.clone(), param: None, message: message.clone() }
     }
 }
 

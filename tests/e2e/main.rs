@@ -38,6 +38,8 @@ mod keepalive;
 #[cfg(test)]
 mod leaving;
 #[cfg(test)]
+mod matrix;
+#[cfg(test)]
 mod money;
 #[cfg(test)]
 mod project;
@@ -51,5 +53,7 @@ mod routing;
 mod secrets;
 #[cfg(test)]
 mod selftest;
+#[cfg(test)]
+mod stalls;
 #[cfg(test)]
 mod usage;

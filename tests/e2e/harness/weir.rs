@@ -270,9 +270,15 @@ impl Weir {
     }
 
     fn records(&self) -> Vec<Value> {
+        self.records_with("")
+    }
+
+    /// Those whose line has this in it: parsing all of them again and again takes its time.
+    fn records_with(&self, what: &str) -> Vec<Value> {
         let lines = self.lines.lock().unwrap();
         lines
             .iter()
+            .filter(|line| line.contains(what))
             .filter_map(|line| serde_json::from_str::<Value>(line).ok())
             .filter(|line| line.get("request_id").is_some() && line.get("outcome").is_some())
             .collect()
@@ -280,7 +286,8 @@ impl Weir {
 
     /// The access record of a request, by the id in its `x-request-id`.
     pub(crate) async fn record(&self, id: &str) -> Value {
-        let mine = || self.records().into_iter().filter(|record| field(record, "request_id") == id).collect::<Vec<_>>();
+        let mine =
+            || self.records_with(id).into_iter().filter(|record| field(record, "request_id") == id).collect::<Vec<_>>();
         until("the access record", || !mine().is_empty()).await;
         let mine = mine();
         assert_eq!(mine.len(), 1, "one access record a request: {mine:?}");
