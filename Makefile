@@ -1,4 +1,5 @@
 # make run    builds Weir and starts it with its own demo model: a stream to look at, no account needed
+# make failover  shows a target dying in the middle of its answer's beginning, and what the client gets
 # make test   everything that must hold before a change is merged, in this order, stopping at the first failure
 # make setup  what the tests need and is missing; quick when all is there
 #
@@ -11,6 +12,7 @@ SHELL := /bin/bash
 
 CARGO        ?= cargo
 FUZZ_SECONDS ?= 60
+FAILOVER_PORT ?= 8089
 WEIR         := target/debug/weir
 VENV         := target/venv
 PYTHON       := $(VENV)/bin/python
@@ -23,7 +25,7 @@ PROMETHEUS   := $(or $(patsubst %/promtool,%,$(shell command -v prometheus >/dev
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node run test lint fmt clippy unit doc \
+.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node run failover test lint fmt clippy unit doc \
         conf prom sdk fuzz fuzz-short deny bench clean
 
 help: ## this list
@@ -92,6 +94,18 @@ $(NODE_TESTS)/node_modules/.ready: $(NODE_TESTS)/package-lock.json
 
 run: setup-build ## builds Weir, starts it with the demo model and prints lines to paste
 	$(CARGO) run --locked --quiet -- demo
+
+failover: setup-build ## shows a first target dying after its message_start, and the second one's answer
+	$(call need,curl,curl)
+	@$(CARGO) build --locked --quiet
+	@log=$$(mktemp); url=http://127.0.0.1:$(FAILOVER_PORT); \
+	$(WEIR) demo --listen 127.0.0.1:$(FAILOVER_PORT) --admin 127.0.0.1:0 >/dev/null 2>$$log & weir=$$!; \
+	trap 'kill $$weir; rm -f $$log' EXIT; \
+	while kill -0 $$weir && ! curl -s -o /dev/null $$url; do sleep 0.1; done; \
+	curl -sSN $$url/v1/messages -H 'x-api-key: weir-demo-key' -H 'content-type: application/json' \
+	  -d '{"model":"demo-failover","max_tokens":12,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'; \
+	echo "What the client did not notice:"; \
+	for _ in 1 2 3 4 5 6 7 8 9; do grep -o '"attempts":.*' $$log && exit 0; sleep 0.2; done; exit 1
 
 # ---------------------------------------------------------------- test
 

@@ -14,7 +14,7 @@
 //! | `silent` | some tokens, 8 s of silence, the rest |
 //! | `stall` | some tokens, then nothing, with the connection open |
 //! | `cut` | some tokens, then the connection breaks inside an event |
-//! | `dies` | the prelude, then the connection breaks |
+//! | `dies` | the prelude, then the connection breaks; with `silent` after that silence |
 //! | `error` | some tokens, then a native error event |
 //! | `overloaded` | a native overload error as the first event |
 //! | `400` … `599` | that HTTP status; 429 with `retry-after: 1` |

@@ -221,6 +221,7 @@ fn steps(answer: &Answer, render: &mut dyn Render) -> Vec<Step> {
     }
     steps.push(written(|out| render.prelude(out)));
     if answer.fault == Some(Fault::Dies) {
+        steps.push(Step::Wait(answer.silence));
         steps.push(Step::Cut);
         return steps;
     }

@@ -272,6 +272,7 @@ fn faults_stop_where_their_names_say() {
         let plan = |model: &str| reply(endpoint, &body(endpoint, model)).steps;
         assert_eq!(plan("demo-fast-stall").last(), Some(&Step::Hang));
         let [Step::Send(prelude), Step::Cut] = &plan("demo-fast-dies")[..] else { panic!("not only a prelude") };
+        assert!(matches!(&plan("demo-silent-dies")[..], [Step::Send(_), Step::Wait(_), Step::Cut]));
         assert!((1..=2).contains(&events(prelude).len()));
         let [Step::Send(overloaded)] = &plan("demo-fast-overloaded")[..] else { panic!("more than an error") };
         assert!(overloaded.contains("verloaded"));

@@ -31,3 +31,25 @@ fn architecture_has_a_line_for_each_source_file_and_no_other() {
     let gone: Vec<_> = listed.filter(|name| !root.join(name).is_file()).collect();
     assert!(gone.is_empty(), "in ARCHITECTURE.md and nowhere else: {gone:?}");
 }
+
+/// The README's command, with the binary that is tested.
+#[test]
+fn a3_k3_the_demo_of_a_dying_target_shows_it() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(std::fs::read_to_string(root.join("README.md")).unwrap().contains("    make failover\n"));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let run = std::process::Command::new("make")
+        .args(["-s", "failover", "CARGO=true", &format!("FAILOVER_PORT={port}")])
+        .arg(format!("WEIR={}", env!("CARGO_BIN_EXE_weir")))
+        .current_dir(root)
+        .output();
+    let run = run.unwrap();
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{said}\n{}", String::from_utf8_lossy(&run.stderr));
+    let (before, after) = said.split_once("event: message_start\n").expect("an answer");
+    assert!(before.matches(": weir-keepalive\n\n").count() >= 2, "{said}");
+    assert!(after.contains("event: message_stop\n") && !after.contains("event: message_start"), "{said}");
+    let (_, attempts) = after.split_once("\"attempts\":").expect("the access record");
+    let (dies, answers) = (attempts.find("demo-silent-dies\""), attempts.find("\"demo/demo\""));
+    assert!(dies.is_some() && dies < answers && attempts.contains("\"broken\""), "{attempts}");
+}

@@ -213,9 +213,9 @@ pub(super) fn reply(dialect: Dialect, phase: Phase, fault: Fault, read: &Signal)
 /// An upstream that never gets as far as reading a request; gone when dropped.
 pub(super) struct Doorstep {
     pub(super) address: SocketAddr,
-    _queued: Vec<TcpStream>,
     task: Option<tokio::task::JoinHandle<()>>,
-    _listener: Option<TcpListener>,
+    /// A listener whose queue is full, and what fills it.
+    _full: Option<(TcpListener, Vec<TcpStream>)>,
 }
 
 impl Drop for Doorstep {
@@ -232,18 +232,17 @@ pub(super) async fn doorstep(dialect: Dialect, fault: Fault) -> Doorstep {
     socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
     let listener = socket.listen(1).expect("a listener");
     let address = listener.local_addr().expect("an address");
-    let mut door = Doorstep { address, _queued: Vec::new(), task: None, _listener: None };
     match fault {
-        Fault::Fin | Fault::Rst => return door,
+        Fault::Fin | Fault::Rst => return Doorstep { address, task: None, _full: None },
         Fault::Stall => {
-            // A listener whose queue is full lets nobody in.
-            while let Ok(Ok(queued)) =
+            let mut queued = Vec::new();
+            // It lets nobody in.
+            while let Ok(Ok(socket)) =
                 tokio::time::timeout(Duration::from_millis(100), TcpStream::connect(address)).await
             {
-                door._queued.push(queued);
+                queued.push(socket);
             }
-            door._listener = Some(listener);
-            return door;
+            return Doorstep { address, task: None, _full: Some((listener, queued)) };
         }
         _ => {}
     }
@@ -258,12 +257,12 @@ pub(super) async fn doorstep(dialect: Dialect, fault: Fault) -> Doorstep {
             "HTTP/1.1 {status} Early\r\ncontent-type: application/json\r\n{wait}content-length: {length}\r\n\r\n{body}"
         )
     };
-    door.task = Some(tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
             let _ = socket.write_all(bytes.as_bytes()).await;
             let _ = socket.shutdown().await;
             while matches!(socket.read(&mut [0; 4096]).await, Ok(1..)) {}
         }
-    }));
-    door
+    });
+    Doorstep { address, task: Some(task), _full: None }
 }

@@ -228,6 +228,32 @@ const tests = {
       await rejects(Anthropic.AuthenticationError, noKeyAnt.messages.create(body));
     }
   },
+  async failover_after_the_early_answer_goes_unnoticed() {
+    // The first target dies after its prelude, seconds after Weir's own 200 and its keepalives.
+    const [chunks, events, message, plain] = await Promise.all([
+      all(chat("fails-over", { stream: true })),
+      all(responses("fails-over", { stream: true })),
+      all(messages("fails-over", { stream: true })),
+      all(chat("demo-fast", { stream: true })),
+    ]);
+    assert.equal(chatText(chunks), chatText(plain));
+    assert.deepEqual(events.map((event) => event.sequence_number), events.map((_, at) => at));
+    assert.equal(events.at(-1).type, "response.completed");
+    assert.equal(message.filter((event) => event.type === "message_start").length, 1);
+    assert.equal(message.at(-1).type, "message_stop");
+  },
+  async death_after_the_early_answer_is_the_sdks_own_error() {
+    const [chatError, events, error] = await Promise.all([
+      rejects(OpenAI.APIError, all(chat("demo-silent-dies", { stream: true }))),
+      all(responses("demo-silent-dies", { stream: true })),
+      rejects(Anthropic.APIError, all(messages("demo-silent-dies", { stream: true }))),
+    ]);
+    assert.equal(chatError.code, "stream_interrupted");
+    assert.ok(chatError.message.includes("Stream interrupted"), chatError.message);
+    assert.deepEqual(events.map((event) => [event.type, event.sequence_number]), [["response.failed", 0]]);
+    assert.equal(events[0].response.error.message, "Response stream interrupted, please retry");
+    assert.ok(error.message.includes("Response stream interrupted, please retry"), error.message);
+  },
 };
 
 const wanted = Object.entries(tests).filter(([name]) => name.includes(filter));

@@ -334,6 +334,28 @@ def test_dies_in_the_prelude():
     raises(anthropic.InternalServerError, lambda: messages("demo-fast-dies", stream=True))
 
 
+def test_failover_after_the_early_answer_goes_unnoticed():
+    # The first target dies after its prelude, seconds after Weir's own 200 and its keepalives.
+    assert chat_text(chat("fails-over", stream=True)) == chat_text(chat("demo-fast", stream=True))
+    events = list(responses("fails-over", stream=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].type == "response.completed" and events[-1].response.id == events[0].response.id
+    events = list(messages("fails-over", stream=True))
+    assert [event.type for event in events].count("message_start") == 1 and events[-1].type == "message_stop"
+    assert messages_text(events)
+
+
+def test_death_after_the_early_answer_is_the_sdks_own_error():
+    error = raises(openai.APIError, lambda: list(chat("demo-silent-dies", stream=True)))
+    assert (error.code, error.message) == ("stream_interrupted", "Stream interrupted"), error
+    [failed] = list(responses("demo-silent-dies", stream=True))
+    assert failed.type == "response.failed" and failed.sequence_number == 0, failed
+    assert (failed.response.error.code, failed.response.status) == ("server_error", "failed")
+    assert failed.response.error.message == "Response stream interrupted, please retry"
+    error = raises(anthropic.APIStatusError, lambda: list(messages("demo-silent-dies", stream=True)))
+    assert error.body["error"] == {"type": "api_error", "message": "Response stream interrupted, please retry"}, error.body
+
+
 def main():
     tests = [(name, test) for name, test in globals().items() if name.startswith("test_") and FILTER in name]
     failed = 0
