@@ -35,32 +35,26 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// The next bytes, decoded; `None` at the end. Cancel-safe: it may be dropped while it waits.
+    /// The next bytes, decoded; none if they decode to nothing yet, so that a caller's clocks are
+    /// looked at in between. `None` at the end. Cancel-safe: it may be dropped while it waits.
     pub(super) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
-        loop {
-            if self.ended {
-                return Ok(None);
+        if self.ended {
+            return Ok(None);
+        }
+        let read = read_chunk(&mut self.answer.session).await?;
+        match (&mut self.coding, read) {
+            (Coding::Decoded(decoder), Some(chunk)) => Ok(Some(decoder.push(&chunk).map_err(|_| Failure::Broken)?)),
+            (Coding::Decoded(_), None) => {
+                self.ended = true;
+                let Coding::Decoded(decoder) = std::mem::replace(&mut self.coding, Coding::Identity) else {
+                    return Ok(None);
+                };
+                let rest = decoder.end().map_err(|_| Failure::Broken)?;
+                Ok(Some(rest).filter(|rest| !rest.is_empty()))
             }
-            let read = read_chunk(&mut self.answer.session).await?;
-            match (&mut self.coding, read) {
-                (Coding::Decoded(decoder), Some(chunk)) => {
-                    let plain = decoder.push(&chunk).map_err(|_| Failure::Broken)?;
-                    if !plain.is_empty() {
-                        return Ok(Some(plain));
-                    }
-                }
-                (Coding::Decoded(_), None) => {
-                    self.ended = true;
-                    let Coding::Decoded(decoder) = std::mem::replace(&mut self.coding, Coding::Identity) else {
-                        return Ok(None);
-                    };
-                    let rest = decoder.end().map_err(|_| Failure::Broken)?;
-                    return Ok(Some(rest).filter(|rest| !rest.is_empty()));
-                }
-                (Coding::Identity | Coding::Unknown, read) => {
-                    self.ended = read.is_none();
-                    return Ok(read);
-                }
+            (Coding::Identity | Coding::Unknown, read) => {
+                self.ended = read.is_none();
+                Ok(read)
             }
         }
     }

@@ -6,6 +6,7 @@
 use super::booking::Booking;
 use super::shared::{Held, Shared};
 use crate::admission::facts::Facts;
+use crate::admission::headers::holds_secret;
 use crate::config::Key;
 use crate::live::Live;
 use crate::meter::usage::Usage;
@@ -290,19 +291,20 @@ impl Drop for Exchange {
 }
 
 /// Takes over what a meter has read.
-pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Shared, meter: &Meter, word: &str) {
+pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Shared, meter: &Meter, target: &Target) {
+    let clean = |text: &&str| !holds_secret(text.as_bytes(), &target.site.provider.api_keys);
     booking.placeholder = meter.output_is_placeholder();
     booking.aside.other_models = meter.other_models().to_vec();
     booking.aside.anomalies += meter.anomalies();
     record.usage = meter.usage();
     record.source = meter.source();
-    record.answer_id = meter.answer_id().map(|id| clipped(id, 128));
-    record.tier_served = meter.service_tier().map(|tier| clipped(tier, 64));
+    record.answer_id = meter.answer_id().filter(clean).map(|id| clipped(id, 128));
+    record.tier_served = meter.service_tier().filter(clean).map(|tier| clipped(tier, 64));
     for _ in 0..meter.anomalies() {
-        shared.metrics.usage_anomaly(word);
+        shared.metrics.usage_anomaly(&target.word);
     }
     for _ in 0..meter.malformed() {
-        shared.metrics.event_malformed(word);
+        shared.metrics.event_malformed(&target.word);
     }
 }
 

@@ -10,6 +10,7 @@ use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::pump::{Break, frame_by_chunks, id_headers};
 use super::tail::Tail;
 use crate::admission::headers;
+use crate::config::Secret;
 use crate::ledger::Durability;
 use crate::ledger::estimate::Delivered;
 use crate::meter::{Finish, Meter};
@@ -29,6 +30,8 @@ use std::time::{Duration, Instant};
 
 /// F9: a reply up to this is held whole, so that the attempt can fail over until its last byte.
 const HELD_REPLY_BYTES: usize = 1024 * 1024;
+/// B121: an answer of unknown type that is blank for this long is no stream of events.
+const BLANK_BYTES: usize = 4 * 1024;
 /// Of an error's body, this much is read.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
 /// An error's body that does not come within this is done without.
@@ -61,7 +64,7 @@ impl Gateway {
         };
         exchange.upstream_status = Some(head.status.as_u16());
         exchange.record.upstream_first_byte = Some(exchange.age());
-        exchange.record.upstream_request_id = request_id(&head.headers);
+        exchange.record.upstream_request_id = request_id(&head.headers, &target.site.provider.api_keys);
         let coding = Coding::of(head.headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok()));
         let deadline = answer.sent + admitted.route.model.timeouts.non_stream;
         let body = Body { answer, coding, ended: false };
@@ -80,7 +83,7 @@ impl Gateway {
                 return Ok(Tried::failed(Failure::NotAnAnswer));
             }
             Shape::Unclear => {
-                while reply.first.trim_ascii().is_empty() && !reply.body.ended {
+                while reply.first.len() < BLANK_BYTES && reply.first.trim_ascii().is_empty() && !reply.body.ended {
                     match self.read(session, exchange, &mut reply).await? {
                         Ok(chunk) => reply.first = joined(&reply.first, &chunk.unwrap_or_default()),
                         Err(tried) => return Ok(tried),
@@ -103,6 +106,11 @@ impl Gateway {
         exchange: &mut Exchange,
         reply: &mut Reply<'_>,
     ) -> Result<Result<Option<Bytes>, Tried>, Break> {
+        if reply.deadline <= Instant::now() {
+            // An upstream that never pauses is always ready before its timeout.
+            reply.body.abandon().await;
+            return Ok(Err(Tried::failed(Failure::NonStream)));
+        }
         let idle = Instant::now() + reply.admitted.route.model.timeouts.idle;
         let (until, failure) =
             if reply.deadline < idle { (reply.deadline, Failure::NonStream) } else { (idle, Failure::Idle) };
@@ -241,7 +249,7 @@ impl Gateway {
         if let Some(usage) = tail.usage(&first).filter(|_| !exchange.booking.unread) {
             let mut meter = Meter::new(reply.admitted.endpoint.protocol(), reply.admitted.facts.n);
             meter.reply(&usage);
-            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, &reply.target.word);
+            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, reply.target);
         }
         self.close(session).await?;
         reply.body.read_tail(exchange);
@@ -291,7 +299,7 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
     }
     let mut meter = Meter::new(admitted.endpoint.protocol(), admitted.facts.n);
     let facts = meter.reply(&reply.first);
-    book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, &reply.target.word);
+    book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, reply.target);
     if meter.usage().output.is_none() && admitted.endpoint.streams() {
         let mut text = Delivered::new(admitted.endpoint.protocol());
         text.reply(&reply.first);
@@ -371,8 +379,9 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 }
 
 /// The upstream's id of the request, by whichever name it uses.
-fn request_id(headers: &HeaderMap) -> Option<String> {
+fn request_id(headers: &HeaderMap, secrets: &[Secret]) -> Option<String> {
     let names = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id"];
     let value = names.iter().find_map(|name| headers.get(*name));
+    let value = value.filter(|value| !headers::holds_secret(value.as_bytes(), secrets));
     value.and_then(|value| value.to_str().ok()).map(|id| clipped(id, 128)).filter(|id| !id.is_empty())
 }

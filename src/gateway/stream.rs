@@ -43,7 +43,7 @@ impl Gateway {
             read_on(exchange, &mut reply, limit).await;
         }
         if let Some(meter) = exchange.relay.as_ref().and_then(Relay::meter) {
-            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, meter, &reply.target.word);
+            book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, meter, reply.target);
         }
         match carried {
             Ok(next) | Err(Break::Relay(next)) => self.ended(session, exchange, reply, next).await,
@@ -103,7 +103,20 @@ impl Gateway {
             log::warn!(bytes = holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
             return self.step(session, exchange, Input::Broken).await;
         }
-        Ok(next)
+        if next == Next::Wait { self.overdue(session, exchange, now).await } else { Ok(next) }
+    }
+
+    /// The clock and the shutdown, between two chunks: an upstream that never pauses keeps them
+    /// out of the pump's select.
+    async fn overdue(&self, session: &mut Session, exchange: &mut Exchange, now: Instant) -> Result<Next, Break> {
+        let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
+        if *exchange.end_now.borrow() {
+            return self.step(session, exchange, Input::Drain).await;
+        }
+        if relay.next_wake() <= now {
+            return self.step(session, exchange, Input::Tick).await;
+        }
+        Ok(Next::Wait)
     }
 
     async fn step(&self, session: &mut Session, exchange: &mut Exchange, input: Input) -> Result<Next, Break> {

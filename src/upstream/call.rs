@@ -23,6 +23,8 @@ use tokio::time::timeout;
 const SEND_PIECE_BYTES: usize = 64 * 1024;
 /// An upstream that refuses in the middle of the upload has said why already; its head is there at once.
 const EARLY_ANSWER: Duration = Duration::from_secs(1);
+/// Informational heads (1xx) that are passed over before the final one; more than any server sends.
+const MAX_INFORMATIONAL: usize = 32;
 /// Idle upstream connections kept, in all.
 const POOL_SIZE: usize = 512;
 
@@ -240,11 +242,16 @@ async fn step(timeouts: &Timeouts, work: impl Future<Output = pingora_core::Resu
 
 /// Waits for the final head; informational ones (1xx) are passed over.
 async fn read_head(session: &mut HttpSession) -> pingora_core::Result<()> {
+    let mut passed = 0;
     loop {
         session.read_response_header().await?;
         let status = session.response_header().map_or(0, |head| head.status.as_u16());
         if !(100..200).contains(&status) {
             break;
+        }
+        passed += 1;
+        if passed > MAX_INFORMATIONAL {
+            return Error::e_explain(ErrorType::InvalidHTTPHeader, "informational heads without end");
         }
     }
     if let HttpSession::H1(session) = session {

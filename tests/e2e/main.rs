@@ -34,6 +34,8 @@ mod framing;
 #[cfg(test)]
 mod headers;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod keepalive;
 #[cfg(test)]
 mod leaving;
