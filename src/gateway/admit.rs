@@ -152,7 +152,10 @@ impl Gateway {
             let piece = match session.as_downstream_mut().read_request_body().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break,
-                Err(error) => return Err(broken_body(&error)),
+                Err(error) => {
+                    session.as_downstream_mut().set_keepalive(None);
+                    return Err(broken_body(&error));
+                }
             };
             let so_far = body.len() + first.as_ref().map_or(0, Bytes::len) + piece.len();
             if so_far as u64 > limit {
@@ -206,6 +209,8 @@ fn broken_body(error: &pingora_core::Error) -> Denial {
     log::debug!(error:%; "the request body broke off");
     match error.etype() {
         pingora_core::ErrorType::InvalidHTTPHeader => Denial::Refused(Reason::BodyIncomplete),
+        // Pingora does not export these two.
+        kind if matches!(kind.as_str(), "InvalidChunk" | "InvalidTrailerEnd") => Denial::Refused(Reason::BodyChunks),
         _ => Denial::Gone,
     }
 }

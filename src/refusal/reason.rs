@@ -55,6 +55,8 @@ pub enum Reason {
     BodyTimeout,
     /// The body ended before its announced length.
     BodyIncomplete,
+    /// The body's chunks are malformed.
+    BodyChunks,
     /// A `content-encoding` that is not gzip or zstd (B1).
     UnsupportedEncoding,
     /// The compressed body could not be decoded.
@@ -171,6 +173,7 @@ impl Reason {
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout => "body_timeout",
             Self::BodyIncomplete => "body_incomplete",
+            Self::BodyChunks => "body_chunks",
             Self::UnsupportedEncoding => "unsupported_encoding",
             Self::Undecodable => "undecodable_body",
             Self::Expectation => "expectation",
@@ -215,7 +218,7 @@ impl Reason {
 
     const fn status(&self, protocol: Protocol) -> u16 {
         match self {
-            Self::Body(_) | Self::BodyIncomplete | Self::Undecodable | Self::Background => 400,
+            Self::Body(_) | Self::BodyIncomplete | Self::BodyChunks | Self::Undecodable | Self::Background => 400,
             Self::Key(_) => 401,
             Self::IpNotAllowed | Self::ModelNotAllowed { .. } => 403,
             Self::ModelNotFound { .. }
@@ -259,6 +262,7 @@ impl Reason {
             Self::BodyTooLarge { .. } => "request_too_large",
             Self::BodyTimeout => "request_timeout",
             Self::BodyIncomplete => "incomplete_body",
+            Self::BodyChunks => "malformed_chunks",
             Self::UnsupportedEncoding => "unsupported_encoding",
             Self::Undecodable => "undecodable_body",
             Self::Expectation => "unsupported_expectation",
@@ -308,6 +312,7 @@ impl Reason {
             }
             Self::BodyTimeout => "The request body did not arrive in time.",
             Self::BodyIncomplete => "The request body ended before its announced length.",
+            Self::BodyChunks => "The request body's chunked transfer encoding is malformed.",
             Self::UnsupportedEncoding => {
                 "The request's content-encoding is not supported. Send the body plain, or as gzip or zstd."
             }
@@ -382,6 +387,7 @@ impl Reason {
             | Self::BodyTooLarge { .. }
             | Self::BodyTimeout
             | Self::BodyIncomplete
+            | Self::BodyChunks
             | Self::UnsupportedEncoding
             | Self::Undecodable
             | Self::Expectation

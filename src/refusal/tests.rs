@@ -21,6 +21,7 @@ fn all() -> Vec<(Reason, [u16; 3])> {
         (Reason::BodyTooLarge { limit: 33_554_432 }, [413; 3]),
         (Reason::BodyTimeout, [408; 3]),
         (Reason::BodyIncomplete, [400; 3]),
+        (Reason::BodyChunks, [400; 3]),
         (Reason::UnsupportedEncoding, [415; 3]),
         (Reason::Undecodable, [400; 3]),
         (Reason::Expectation, [417; 3]),

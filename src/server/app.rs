@@ -1,12 +1,13 @@
-//! Pingora's proxy with a bound on slow heads (B1).
+//! Pingora's proxy with a bound on slow beginnings and slow heads (B1).
 //!
-//! Called by Pingora's listeners, once per request on a connection.
+//! Called by Pingora's listeners, once per connection, and again once per request on it.
 
 use crate::gateway::Gateway;
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream};
+use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
+use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 use std::cell::Cell;
@@ -17,11 +18,69 @@ use std::time::Duration;
 tokio::task_local! {
     /// The head of the request that this task serves has been read.
     static HEAD_READ: Cell<bool>;
+    /// How far a connection that may become HTTP/2 has come.
+    static BEGUN: Cell<Begun>;
+}
+
+/// The beginning of a connection that may become HTTP/2.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Begun {
+    /// It is not known yet which protocol the client speaks.
+    No,
+    /// HTTP/2, and its preface is waited for.
+    Preface,
+    /// Requests are served; their own bounds apply.
+    Yes,
+}
+
+fn begun(next: Begun) {
+    let _ = BEGUN.try_with(|begun| begun.set(next));
 }
 
 /// Called when a request's context is made, which is right after its head was read.
 pub fn head_was_read() {
     let _ = HEAD_READ.try_with(|read| read.set(true));
+}
+
+/// A listener's connections: one that may become HTTP/2 has to begin within the bound of a head.
+///
+/// Pingora waits for the preface without a bound (HTTP/1 heads have theirs in [`App`]). It asks
+/// for the options of HTTP/2 before that and for those of the server after it, which tells how
+/// far it is.
+pub(super) struct Connections(Arc<App>);
+
+impl Connections {
+    #[must_use]
+    pub(super) fn new(app: App) -> Self {
+        Self(Arc::new(app))
+    }
+}
+
+#[async_trait]
+impl ServerApp for Connections {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let may_be_http2 = self.0.proxy.server_options().is_some_and(|options| options.h2c)
+            || matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
+        if !may_be_http2 {
+            return self.0.process_new(stream, shutdown).await;
+        }
+        let work = BEGUN.scope(Cell::new(Begun::No), async {
+            let mut work = self.0.process_new(stream, shutdown);
+            if let Ok(done) = tokio::time::timeout(self.0.header_timeout, &mut work).await {
+                return done;
+            }
+            if BEGUN.with(Cell::get) != Begun::Yes {
+                log::debug!("a connection did not begin in time: it is closed");
+                return None;
+            }
+            work.await
+        });
+        work.await
+    }
+
+    async fn cleanup(&self) {
+        self.0.cleanup().await;
+    }
 }
 
 /// The proxy, bounded.
@@ -46,6 +105,7 @@ impl HttpServerApp for App {
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
     ) -> Option<ReusedHttpStream> {
+        begun(Begun::Yes);
         if session.is_http2() {
             return self.proxy.process_new_http(session, shutdown).await;
         }
@@ -77,10 +137,14 @@ impl HttpServerApp for App {
     }
 
     fn server_options(&self) -> Option<&HttpServerOptions> {
+        if matches!(BEGUN.try_with(Cell::get), Ok(Begun::Preface)) {
+            begun(Begun::Yes);
+        }
         self.proxy.server_options()
     }
 
     fn h2_options(&self) -> Option<H2Options> {
+        begun(Begun::Preface);
         self.proxy.h2_options()
     }
 }

@@ -128,7 +128,7 @@ fn conf(config: &Config) -> ServerConf {
     }
 }
 
-fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: bool) -> Service<app::App> {
+fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: bool) -> Service<app::Connections> {
     let mut proxy = HttpProxy::new(Gateway::new(Arc::clone(shared)), Arc::clone(conf));
     let mut options = HttpServerOptions::default();
     options.h2c = h2c;
@@ -136,7 +136,8 @@ fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: boo
     proxy.server_options = Some(options);
     proxy.handle_init_modules();
     let name = if h2c { "clients (h2c)" } else { "clients" };
-    Service::new(name.to_owned(), app::App::new(proxy, config.server.header_timeout))
+    let app = app::App::new(proxy, config.server.header_timeout);
+    Service::new(name.to_owned(), app::Connections::new(app))
 }
 
 /// The built-in model in the background.
