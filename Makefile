@@ -25,6 +25,14 @@ PROMETHEUS   := $(or $(patsubst %/promtool,%,$(shell command -v prometheus >/dev
 
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
+# A clone without the recorded streams beside it tests every rule on its own golden streams, and says so.
+ifeq ($(wildcard ../shared/captures/index.json)$(WEIR_SHARED)$(WEIR_NO_SHARED),)
+export WEIR_NO_SHARED := 1
+endif
+ifdef WEIR_NO_SHARED
+test: no-recordings
+endif
+
 .PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node run failover test lint fmt clippy unit doc \
         conf prom sdk fuzz fuzz-short deny bench clean
 
@@ -110,6 +118,12 @@ failover: setup-build ## shows a first target dying after its message_start, and
 # ---------------------------------------------------------------- test
 
 test: setup fmt clippy unit doc conf prom sdk fuzz-short deny ## every test, in CI's order
+
+.PHONY: no-recordings
+no-recordings:
+	@echo '**********************************************************************************' >&2
+	@echo '* ../shared is not there: the recorded streams of real providers are NOT replayed *' >&2
+	@echo '**********************************************************************************' >&2
 
 lint: fmt clippy doc deny ## the checks that run no test
 

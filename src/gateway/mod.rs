@@ -10,6 +10,7 @@ mod attempt;
 mod body;
 mod booking;
 mod exchange;
+mod failed;
 mod pump;
 mod reply;
 mod shared;

@@ -3,10 +3,11 @@
 //! Called by the attempt, once its head is here. Reads the body through the pump.
 
 use super::Gateway;
-use super::attempt::{Failed, Tried, relay, retry_after};
+use super::attempt::relay;
 use super::body::{Body, Shape, looks_like_events, shape};
 use super::booking;
 use super::exchange::{Admitted, Exchange, book_meter, clipped};
+use super::failed::{Failed, Tried, retry_after};
 use super::pump::{Break, frame_by_chunks, id_headers};
 use super::tail::Tail;
 use crate::admission::headers;

@@ -3,9 +3,9 @@
 //! Called by the reply, once a head begins a stream.
 
 use super::Gateway;
-use super::attempt::{Failed, Tried};
 use super::booking;
 use super::exchange::{Exchange, book_meter};
+use super::failed::{Failed, Tried};
 use super::pump::{Break, stream_headers};
 use super::reply::{Reply, normalizer, reply_head};
 use crate::config::OnClientGone;
