@@ -193,7 +193,7 @@ fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> 
         rest.is_some_and(|rest| rest.is_empty() || entry.prefix && rest.starts_with('/'))
     });
     let mut known = entries.filter(|entry| entry.keys.contains(&key.name)).peekable();
-    if known.peek().is_none() || path.split('/').any(|part| part == "..") {
+    if known.peek().is_none() || climbs(path) {
         return Err(Reason::UnknownPath.into());
     }
     let entry = known.find(|entry| entry.methods.contains(method));
@@ -203,6 +203,26 @@ fn unrouted(exchange: &mut Exchange, path: &str, method: &Method, key: &Key) -> 
     exchange.record.target = Some(Arc::clone(&target));
     exchange.unrouted = Some(Unrouted { site: Arc::clone(site) });
     Ok(target)
+}
+
+/// Whether some server could read the path as one that leaves its prefix: `..` as it is, encoded
+/// (once or more), before a backslash or with parameters (`..;x`). A10's prefixes are a promise.
+fn climbs(path: &str) -> bool {
+    /// No server decodes more often by mistake.
+    const ROUNDS: usize = 4;
+    let mut path = path.to_owned();
+    for _ in 0..ROUNDS {
+        let mut parts = path.split(['/', '\\']).map(|part| part.split(';').next().unwrap_or_default().trim());
+        if parts.any(|part| part == "..") {
+            return true;
+        }
+        let decoded = percent_decode_str(&path).decode_utf8_lossy().into_owned();
+        if decoded == path {
+            return false;
+        }
+        path = decoded;
+    }
+    true
 }
 
 fn broken_body(error: &pingora_core::Error) -> Denial {
@@ -287,5 +307,34 @@ impl From<Break> for Denial {
 impl From<BodyError> for Denial {
     fn from(error: BodyError) -> Self {
         Self::Refused(Reason::Body(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a10_no_path_climbs_out_of_its_prefix() {
+        for path in [
+            "/v1/files/../admin",
+            "/v1/files/..",
+            "/v1/files/%2e%2e/admin",
+            "/v1/files/.%2E/admin",
+            "/v1/files/..%2f..%2fadmin",
+            "/v1/files/%252e%252e%252fadmin",
+            "/v1/files/..%5cadmin",
+            "/v1/files/..;x=1/admin",
+            "/v1/files/..%3bx/admin",
+            "/v1/files/%2e%2e%20/admin",
+            "/v1/files/%2525252525252e",
+        ] {
+            assert!(climbs(path), "{path}");
+        }
+        for path in
+            ["/v1/files/file-1/content", "/v1/files/a..b", "/v1/files/...", "/v1/files/a%20b%2Fc", "/v1/files/%ff"]
+        {
+            assert!(!climbs(path), "{path}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::relay::Input;
 use admit::{Denial, Entry};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::header;
+use http::{StatusCode, header};
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -134,6 +134,10 @@ impl ProxyHttp for Gateway {
             return Err(Error::explain(ErrorType::InternalError, "the ledger cannot be written"));
         }
         let Some(unrouted) = &exchange.unrouted else { return Ok(()) };
+        if head.status == StatusCode::SWITCHING_PROTOCOLS {
+            // Nobody asked: upgrades are refused at admission (A12).
+            return Err(Error::explain(ErrorType::InvalidHTTPHeader, "switched protocols without being asked"));
+        }
         let provider = &unrouted.site.provider;
         let length = head.headers.get(header::CONTENT_LENGTH).cloned();
         let coding = head.headers.get(header::CONTENT_ENCODING).cloned();

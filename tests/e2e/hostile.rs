@@ -128,3 +128,18 @@ async fn b263_a_key_that_comes_back_as_an_id_goes_nowhere() {
         assert!(!weir.said().contains(key), "{}", weir.said());
     }
 }
+
+#[tokio::test]
+async fn a10_no_path_climbs_out_of_its_passthrough_prefix() {
+    let upstream = Upstream::start(Reply::json(200, "{}")).await;
+    let entry =
+        "passthrough:\n  - { path: \"/v1/files/*\", methods: [GET], provider: up, keys: [test], shared_account: true }";
+    let weir = Setup::new(&upstream.url()).section(entry).start().await;
+    for path in ["../admin", "%2e%2e/admin", "..%2fadmin", "%252e%252e/admin", "..;/admin", "..%5cadmin"] {
+        assert_eq!(weir.call("GET", &format!("/v1/files/{path}"), &[]).await.status(), 404, "{path}");
+    }
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(weir.call("GET", "/v1/files/file-1", &[]).await.status(), 200);
+    upstream.set_default(Reply::raw("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"));
+    assert_eq!(weir.call("GET", "/v1/files/file-1", &[]).await.status(), 502, "nobody asked for an upgrade");
+}
