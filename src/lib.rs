@@ -24,3 +24,7 @@ pub mod route;
 pub mod server;
 pub mod sse;
 pub mod upstream;
+
+#[cfg(test)]
+#[path = "../tests/shared/mod.rs"]
+mod shared;

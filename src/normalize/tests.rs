@@ -2,13 +2,12 @@
 
 mod captures;
 mod rows;
-#[path = "../../tests/shared/mod.rs"]
-mod shared;
 
 use super::{Asked, Change, Normalizer, Repairs, Settings};
 use crate::meter::Meter;
 use crate::protocol::{Endpoint, Protocol};
 use crate::refusal::Ending;
+use crate::shared;
 use crate::sse::Scanner;
 use bytes::Bytes;
 use serde_json::Value;

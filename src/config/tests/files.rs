@@ -2,13 +2,11 @@
 
 use super::*;
 use crate::config::shape::NOT_BUILT;
+use crate::shared;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
-
-#[path = "../../../tests/shared/mod.rs"]
-mod shared;
 
 /// A folder of its own for one test, gone afterwards.
 pub(super) struct Folder(pub(super) PathBuf);
