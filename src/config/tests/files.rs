@@ -149,7 +149,7 @@ fn c1_example_of_the_design() {
     folder.put("internal-ca.pem", &pair.cert.pem());
     folder.put("openai-2.key", "sk-2\n");
     folder.put("prices.yaml", "prices: []\n");
-    folder.put("litellm.json", r#"{"gpt-5.6-sol": {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}"#);
+    folder.put("litellm.json", r#"{"gpt-5.6-sol": {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}"#);
     let text = String::from_utf8(example).unwrap().replace("/etc/weir/", "");
     let lines = lines(parse(&text, "weir.yaml", &env, &folder.0));
     for line in &lines {

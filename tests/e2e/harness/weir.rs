@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The secret of the virtual key `test`, which may use every model.
@@ -378,9 +378,17 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     const_hex::encode(sha2::Sha256::digest(bytes))
 }
 
+/// A port that nobody else takes before weir does: each test process has a window of its own, below
+/// the ports that the system gives out by itself.
 fn free_address() -> SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address")
+    const FIRST: u16 = 10_000;
+    const WINDOW: u16 = 100;
+    const WINDOWS: u32 = 220;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let window = u16::try_from(std::process::id() % WINDOWS).expect("less than 220");
+    let port = || FIRST + window * WINDOW + NEXT.fetch_add(1, Ordering::Relaxed) % WINDOW;
+    let mut addresses = std::iter::repeat_with(|| SocketAddr::from(([127, 0, 0, 1], port()))).take(WINDOW.into());
+    addresses.find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port in the window")
 }
 
 fn folder() -> PathBuf {
