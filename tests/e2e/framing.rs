@@ -272,3 +272,40 @@ async fn b40_s2_a_slow_client_is_no_stall() {
     assert_eq!(body.len(), CHAT_D.begun().len() + 640 * event.len() + CHAT_FINISH.len() + DONE.len());
     assert_eq!(word(&weir.record(head.id()).await), "completed");
 }
+
+#[tokio::test]
+async fn b37_what_a_slow_client_has_not_read_waits_at_the_upstream() {
+    let upstream = Upstream::start(flood()).await;
+    let weir = Setup::new(&upstream.url()).start().await;
+    weir.post(CHAT, CHAT_ASK_USAGE.replace("public", "unknown")).await;
+    let before = resident_kib(&weir);
+    let mut client = Client::connect(&weir).await;
+    client.open(CHAT, CHAT_ASK).await;
+    client.read_past("Hel").await;
+    for _ in 0..10 {
+        client.chunk().await.expect("the stream goes on");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let written = upstream.written();
+    assert!(written < 64 << 20, "the upstream could write {written} bytes to a client that reads ten chunks a second");
+    let grown = resident_kib(&weir).saturating_sub(before);
+    assert!(grown < 8 * 1024, "{grown} KiB for one stream");
+}
+
+#[tokio::test]
+async fn b80_a_keepalive_into_a_full_window_is_whole_or_not_there() {
+    let event = bytes(&chat_delta(&"x".repeat(65_536)));
+    let begun = (0..640).fold(Reply::sse().write(CHAT_D.begun()), |reply, _| reply.step(Step::Write(event.clone())));
+    let upstream = Upstream::start(begun.pause(1_500).write(CHAT_FINISH).write(DONE)).await;
+    let weir = Setup::new(&upstream.url()).quick_keepalive().start().await;
+    let mut client = Client::connect(&weir).await;
+    client.open(CHAT, CHAT_ASK).await;
+    client.read_past("Hel").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let body = client.rest().await;
+    let (plain, keepalives) = without_keepalives(&body);
+    assert!(plain.ends_with(&format!("{CHAT_FINISH}{DONE}")), "{} bytes", plain.len());
+    assert_eq!(plain.len(), CHAT_D.begun().len() + 640 * event.len() + CHAT_FINISH.len() + DONE.len());
+    assert!(keepalives > 0, "the upstream was silent for several intervals");
+    assert!(!plain.contains("keepalive"), "a fragment of one");
+}
