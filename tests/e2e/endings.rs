@@ -193,6 +193,26 @@ async fn e2_b46_b103_an_interruption_is_one_native_error() {
 }
 
 #[tokio::test]
+async fn e2_tls_that_ends_without_its_close_notify_is_an_interruption() {
+    let pki = Pki::new();
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("notify-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [ca, ..] = pki.write(&folder);
+    let go_on = Signal::new();
+    let upstream = Upstream::start_tls(Reply::sse().write(CHAT_D.begun()).wait(&go_on).rst(), &pki).await;
+    let weir = Setup::with_provider(&upstream.url(), &format!("ca: \"{}\"", ca.display())).start().await;
+    let mut client = Client::connect(&weir).await;
+    let head = client.open(CHAT, CHAT_ASK).await;
+    client.read_until("the first output", |body| body.len() >= CHAT_D.begun().len()).await;
+    go_on.fire();
+    client.rest().await;
+    let text = String::from_utf8(client.body.to_vec()).unwrap();
+    is_interruption(CHAT_D, text.strip_prefix(&CHAT_D.begun()).expect("what came, unchanged"), 4);
+    assert_eq!(word(&weir.record(head.id()).await), "upstream_interrupted");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[tokio::test]
 async fn e2_b136_over_http2() {
     for (code, name) in [(2, "INTERNAL_ERROR"), (8, "CANCEL"), (7, "REFUSED_STREAM")] {
         let go_on = Signal::new();
