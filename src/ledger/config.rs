@@ -50,12 +50,6 @@ impl LedgerConfig {
     }
 }
 
-/// A time zone by its IANA name, `Asia/Tokyo`; the database of names is built in.
-#[must_use]
-pub fn timezone(name: &str) -> Option<jiff::tz::TimeZone> {
-    jiff::tz::TimeZone::get(name).ok()
-}
-
 /// What the terminal event waits for (L1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
