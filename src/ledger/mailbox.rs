@@ -109,15 +109,14 @@ impl Mailbox {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes a failed write; logs the first one only.
+    /// Notes a failed write; logs the first one only, and after everybody can see it.
     pub(super) fn broke(&self, cause: &str) {
+        self.broken.store(true, Ordering::Release);
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if let Health::Ok = *health {
             log::error!(cause; "the ledger cannot be written; settled rows wait in memory and are tried again");
             *health = Health::Broken { since: SystemTime::now(), cause: cause.to_owned() };
         }
-        drop(health);
-        self.broken.store(true, Ordering::Release);
     }
 
     /// Notes a successful write.

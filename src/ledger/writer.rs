@@ -87,7 +87,7 @@ impl Writer {
         let mut until = if broken { Instant::now() + RETRY } else { chores_at };
         let mut first = true;
         loop {
-            let message = match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let mut message = match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok(Message::Close) => {
                     self.drain(batch);
                     return Next::Close;
@@ -96,7 +96,10 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return Next::Close,
                 Err(RecvTimeoutError::Timeout) => return if batch.is_empty() { Next::Idle } else { Next::Commit },
             };
-            if !broken {
+            if broken {
+                // Sent before it was known: nobody waits for the next try.
+                refuse(&mut message, "the ledger cannot be written");
+            } else {
                 if first {
                     until = Instant::now() + GATHER;
                     first = false;
