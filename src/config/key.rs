@@ -2,7 +2,7 @@
 //!
 //! Plain data, made by the check, read by admission.
 
-use super::Provider;
+use super::{Limits, Provider};
 use std::sync::Arc;
 
 /// One path that goes through unrouted (A10).
@@ -37,6 +37,8 @@ pub struct Key {
     pub expires: Option<std::time::SystemTime>,
     /// Empty: any.
     pub allow_ips: Vec<ipnet::IpNet>,
+    /// G2.
+    pub limits: Limits,
 }
 
 /// Which models a key may use.

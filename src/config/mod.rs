@@ -10,6 +10,7 @@ mod check;
 mod finding;
 mod key;
 mod keypath;
+mod limits;
 mod model;
 mod odd;
 mod provider;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, Passthrough};
+pub use limits::{BadBudget, Budget, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, Period, usd};
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
 pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, Provider, StreamErrors, UsageChunk};
 pub use schema::schema;

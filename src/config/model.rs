@@ -2,7 +2,7 @@
 //!
 //! Plain data, made by the check, read by routing, relay and pump.
 
-use super::Provider;
+use super::{Limits, Provider};
 use crate::protocol::Protocol;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -34,6 +34,10 @@ pub struct Model {
     pub chat_error_done: bool,
     /// A1.
     pub affinity: Vec<Affinity>,
+    /// G2; of all keys together.
+    pub limits: Limits,
+    /// Output tokens that are reserved for a request that names no maximum; `None`: Weir's own guess.
+    pub default_max_tokens: Option<u64>,
 }
 
 /// One place that can serve a model.

@@ -95,6 +95,13 @@ impl Decimal {
         self.scaled(PER_UNIT).and_then(|(price, _)| in_range(price))
     }
 
+    /// As an amount of USD, if nano-USD hold it exactly.
+    #[must_use]
+    pub fn nano(self) -> Option<Nano> {
+        let (amount, rest) = self.scaled(9).ok()?;
+        if rest == 0 { i64::try_from(amount).ok().map(Nano) } else { None }
+    }
+
     /// As a whole number, if it is one.
     #[must_use]
     pub fn whole(self) -> Option<u64> {

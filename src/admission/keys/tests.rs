@@ -1,5 +1,5 @@
 use super::{CREDENTIAL_HEADERS, KeyError, KeyRing, may_come_from, may_use};
-use crate::config::{AllowedModels, Key};
+use crate::config::{AllowedModels, Key, Limits};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ fn key(name: &str, secret: &str, expires: Option<SystemTime>) -> Arc<Key> {
         tag: None,
         expires,
         allow_ips: vec![],
+        limits: Limits::default(),
     })
 }
 

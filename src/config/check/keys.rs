@@ -3,7 +3,7 @@
 use super::{Check, choice};
 use crate::config::keypath::KeyPath;
 use crate::config::word::{Method, Name};
-use crate::config::{AllowedModels, Key, Model, Passthrough, Provider, raw};
+use crate::config::{AllowedModels, Key, Limits, Model, Passthrough, Provider, raw};
 use crate::protocol::Endpoint;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -57,6 +57,7 @@ impl Check<'_> {
                 tag: raw.tag.map(|tag| tag.0),
                 expires: raw.expires.map(|until| until.0),
                 allow_ips: raw.allow_ips.into_iter().flatten().map(|network| network.0.trunc()).collect(),
+                limits: Limits::default(),
             }));
         }
         keys

@@ -3,7 +3,7 @@
 use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::word::Span;
-use crate::config::{Health, Keepalive, Model, OnClientGone, Provider, Retry, Target, Timeouts, raw};
+use crate::config::{Health, Keepalive, Limits, Model, OnClientGone, Provider, Retry, Target, Timeouts, raw};
 use crate::protocol::Protocol;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -86,6 +86,8 @@ impl Check<'_> {
             },
             chat_error_done: own.chat_error_done.or(defaults.chat_error_done).unwrap_or(true),
             affinity: own.affinity.or_else(|| defaults.affinity.clone()).unwrap_or_default(),
+            limits: Limits::default(),
+            default_max_tokens: None,
         }
     }
 
