@@ -4,7 +4,8 @@
 //! its snapshot until its end. Touches the `ca:` files.
 
 use crate::admission::keys::KeyRing;
-use crate::config::{Config, Model};
+use crate::config::{Config, Model, Provider};
+use crate::ledger::Terms;
 use crate::protocol::Protocol;
 use crate::relay::Plan;
 use crate::relay::keepalive::Frames;
@@ -12,6 +13,7 @@ use crate::route::health::Health;
 use crate::route::{Route, Target};
 use crate::upstream::site::{BadRoots, Site};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -27,6 +29,8 @@ pub struct Live {
     pub sites: BTreeMap<String, Arc<Site>>,
     /// The virtual keys.
     pub keys: KeyRing,
+    /// What the money of its requests is computed from, also when they end after a reload.
+    pub terms: Arc<Terms>,
 }
 
 /// What is known of the health of targets and accounts; outlives reloads.
@@ -37,6 +41,12 @@ impl Wards {
     fn of(&self, word: String) -> Arc<Health> {
         let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         Arc::clone(known.entry(word).or_default())
+    }
+
+    /// Forgets what no config in use names any more.
+    pub fn forget_unused(&self) {
+        let mut known = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        known.retain(|_, health| Arc::strong_count(health) > 1);
     }
 }
 
@@ -58,7 +68,8 @@ impl Live {
             }
         }
         let keys = KeyRing::new(&config.keys);
-        Ok(Self { config, routes, sites, keys })
+        let terms = Terms { prices: Arc::clone(&config.price_books), billing: config.billing };
+        Ok(Self { config, routes, sites, keys, terms: Arc::new(terms) })
     }
 
     /// The route of a client's model name, by name or alias.
@@ -72,8 +83,7 @@ fn route(config: &Config, model: &Arc<Model>, sites: &BTreeMap<String, Arc<Site>
     let targets = model.targets.iter().filter_map(|target| {
         let site = sites.get(&target.provider.name)?;
         let word = target.word();
-        let keys = target.provider.api_keys.len().max(1);
-        let accounts = (0..keys).map(|at| wards.of(format!("{}#{at}", target.provider.name)));
+        let accounts = account_words(&target.provider).into_iter().map(|word| wards.of(word));
         Some(Arc::new(Target {
             config: Arc::clone(target),
             site: Arc::clone(site),
@@ -85,6 +95,20 @@ fn route(config: &Config, model: &Arc<Model>, sites: &BTreeMap<String, Arc<Site>
     });
     let plans = Protocol::ALL.map(|protocol| Arc::new(plan(config, model, protocol)));
     Route { name: Arc::from(model.name.as_str()), plans, targets: targets.collect(), model: Arc::clone(model) }
+}
+
+/// Who is asked for the health of each of a provider's keys: the key itself, so that one that replaces a refused
+/// one starts healthy. Only a digest of it is kept.
+fn account_words(provider: &Provider) -> Vec<String> {
+    let word = |key: &str| {
+        let mut hasher = std::hash::DefaultHasher::new();
+        key.hash(&mut hasher);
+        format!("{}#{:x}", provider.name, hasher.finish())
+    };
+    match provider.api_keys.as_slice() {
+        [] => vec![word("")],
+        keys => keys.iter().map(|key| word(key.expose())).collect(),
+    }
 }
 
 fn plan(config: &Config, model: &Model, protocol: Protocol) -> Plan {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use weir::config::{self, Config};
+use weir::server::Source;
 
 /// A streaming gateway for LLM APIs.
 #[derive(Parser)]
@@ -84,7 +85,10 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Serve { config } => serve(&load(&config)?),
+        Command::Serve { config } => {
+            let (loaded, source) = load(&config)?;
+            serve(&loaded, Some(source))
+        }
         Command::Check { config } => check(&config),
         Command::Schema => {
             say(&serde_json::to_string_pretty(&config::schema())?)?;
@@ -97,18 +101,19 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn serve(config: &Arc<Config>) -> anyhow::Result<ExitCode> {
+fn serve(config: &Arc<Config>, source: Option<Source>) -> anyhow::Result<ExitCode> {
     weir::logging::init(&config.log).context("cannot open the log")?;
-    let all_finished = weir::server::serve(config)?;
+    let all_finished = weir::server::serve(config, source)?;
     Ok(if all_finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn load(path: &Path) -> anyhow::Result<Arc<Config>> {
-    let loaded = config::load(path).map_err(|report| anyhow::anyhow!("the config has mistakes\n{report}"))?;
+fn load(path: &Path) -> anyhow::Result<(Arc<Config>, Source)> {
+    let (loaded, files) = config::load_with_files(path);
+    let loaded = loaded.map_err(|report| anyhow::anyhow!("the config has mistakes\n{report}"))?;
     for warning in &loaded.warnings {
         let _ = writeln!(std::io::stderr(), "warning: {warning}");
     }
-    Ok(loaded.config)
+    Ok((loaded.config, Source { path: path.to_owned(), files }))
 }
 
 fn check(path: &Path) -> anyhow::Result<ExitCode> {
@@ -141,7 +146,7 @@ fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Re
     let folder = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
     changed.ledger.path = folder.join("weir.db");
     say(&welcome(listen, admin, &changed.ledger.path))?;
-    let served = serve(&config);
+    let served = serve(&config, None);
     let _ = std::fs::remove_dir_all(&folder);
     served
 }

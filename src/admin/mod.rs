@@ -7,11 +7,11 @@ mod api;
 #[cfg(test)]
 mod tests;
 
-use crate::config::Secret;
+use crate::config::{Finding, Report, Secret};
 use crate::ledger::sink::SinkWatch;
 use crate::ledger::{Health, Ledger};
 use crate::metrics::Metrics;
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use async_trait::async_trait;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, WWW_AUTHENTICATE};
 use http::{Method, Response, StatusCode};
@@ -37,6 +37,24 @@ pub enum Readiness {
     Draining,
 }
 
+/// Loads the operator's file anew when the admin API asks for it (C2).
+pub trait Reload: std::fmt::Debug + Send + Sync {
+    /// Blocks on the disk.
+    ///
+    /// # Errors
+    /// What is wrong with the file; nothing has changed then.
+    fn reload(&self) -> Result<Reloaded, Report>;
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// One line per section or name; empty: nothing.
+    pub changed: Vec<String>,
+    /// Keys whose new value waits for a restart or an upgrade.
+    pub needs_restart: Vec<&'static str>,
+}
+
 /// What the admin listener shows.
 #[derive(Debug)]
 pub struct AdminState {
@@ -46,6 +64,9 @@ pub struct AdminState {
     /// The ledger's file.
     ledger: PathBuf,
     watched: OnceLock<(Ledger, Option<SinkWatch>)>,
+    reload: OnceLock<Arc<dyn Reload>>,
+    /// What was wrong with the last config that was loaded; empty: nothing.
+    refused: ArcSwap<Vec<String>>,
 }
 
 impl AdminState {
@@ -53,7 +74,15 @@ impl AdminState {
     #[must_use]
     pub fn new(metrics: Arc<Metrics>, token: Option<Secret>, ledger: PathBuf) -> Self {
         let token = ArcSwapOption::from(token.map(Arc::new));
-        Self { metrics, readiness: AtomicU8::new(0), token, ledger, watched: OnceLock::new() }
+        Self {
+            metrics,
+            readiness: AtomicU8::new(0),
+            token,
+            ledger,
+            watched: OnceLock::new(),
+            reload: OnceLock::new(),
+            refused: ArcSwap::default(),
+        }
     }
 
     /// Shows the numbers of the open ledger and its sink among the metrics, read when they are asked for.
@@ -75,6 +104,16 @@ impl AdminState {
             1 => Readiness::Ready,
             _ => Readiness::Draining,
         }
+    }
+
+    /// Lets the admin API ask for reloads. Once; a second call changes nothing.
+    pub fn reloads_by(&self, reload: Arc<dyn Reload>) {
+        let _is_first = self.reload.set(reload);
+    }
+
+    /// Tells what was wrong with the last config, for `/readyz`; empty: nothing.
+    pub fn set_refused(&self, findings: Vec<String>) {
+        self.refused.store(Arc::new(findings));
     }
 
     /// Takes the token of a reloaded config (C2).
@@ -101,7 +140,7 @@ impl ServeHttp for App {
         let head = session.req_header();
         let authorization = head.headers.get(http::header::AUTHORIZATION);
         let authorization = authorization.map_or(&[][..], http::HeaderValue::as_bytes);
-        let answer = if api::is_page(head.uri.path()) {
+        let answer = if api::is_page(head.uri.path()) || head.uri.path() == RELOAD {
             let (state, method, uri) = (Arc::clone(&self.state), head.method.clone(), head.uri.clone());
             let authorization = authorization.to_vec();
             let work = move || state.answer(&method, uri.path(), uri.query().unwrap_or_default(), &authorization);
@@ -129,9 +168,17 @@ impl AdminState {
             let body = json!({ "error": "this needs the admin token, as authorization: Bearer" });
             return with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer");
         }
-        if !health && path != "/metrics" && !api::is_page(path) {
+        if !health && path != "/metrics" && path != RELOAD && !api::is_page(path) {
             let body = json!({ "error": "there is no such page", "pages": PAGES });
             return answer_json(StatusCode::NOT_FOUND, &body);
+        }
+        if path == RELOAD {
+            return if *method == Method::POST {
+                self.reload()
+            } else {
+                let body = json!({ "error": "only POST" });
+                with(answer_json(StatusCode::METHOD_NOT_ALLOWED, &body), ALLOW, "POST")
+            };
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
             let body = json!({ "error": "only GET and HEAD" });
@@ -139,7 +186,7 @@ impl AdminState {
         }
         match path {
             "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.render()),
-            "/readyz" => self.ready(),
+            "/readyz" => self.ready(self.may_read(authorization)),
             "/healthz" => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
             _ => api::answer(&self.ledger, path, query),
         }
@@ -155,13 +202,41 @@ impl AdminState {
         self.metrics.render()
     }
 
-    fn ready(&self) -> Response<Vec<u8>> {
+    /// The config's mistakes are for those who may read the other pages.
+    fn ready(&self, trusted: bool) -> Response<Vec<u8>> {
         let (status, word) = match self.readiness() {
             Readiness::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Readiness::Ready => (StatusCode::OK, "ready"),
             Readiness::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
         };
-        answer_json(status, &json!({ "status": word }))
+        let refused = self.refused.load();
+        if refused.is_empty() {
+            return answer_json(status, &json!({ "status": word }));
+        }
+        let errors = refused.iter().take(if trusted { MOST_FINDINGS } else { 0 }).collect::<Vec<_>>();
+        let config = json!({ "status": "refused", "in_force": "the settings before it", "errors": errors });
+        answer_json(status, &json!({ "status": word, "config": config }))
+    }
+
+    /// `POST /api/reload`.
+    fn reload(&self) -> Response<Vec<u8>> {
+        let Some(reload) = self.reload.get() else {
+            return answer_json(StatusCode::NOT_FOUND, &json!({ "error": "there is nothing to reload" }));
+        };
+        match reload.reload() {
+            Ok(Reloaded { changed, needs_restart }) => {
+                let body = json!({ "status": "ok", "changed": changed, "needs_restart": needs_restart });
+                answer_json(StatusCode::OK, &body)
+            }
+            Err(report) => {
+                let error = |finding: &Finding| {
+                    let Finding { file, line, column, path, message } = finding;
+                    json!({ "file": file, "line": line, "column": column, "path": path, "message": message })
+                };
+                let errors: Vec<_> = report.findings.iter().map(error).collect();
+                answer_json(StatusCode::UNPROCESSABLE_ENTITY, &json!({ "status": "refused", "errors": errors }))
+            }
+        }
     }
 
     /// Whether the header carries the token. Digests are compared, in constant time, so that
@@ -177,7 +252,11 @@ impl AdminState {
 
 const BEARER: &[u8] = b"Bearer ";
 /// For whoever asks for another.
-const PAGES: [&str; 5] = ["/healthz", "/readyz", "/metrics", "/api/usage", "/api/requests/ID"];
+const PAGES: [&str; 6] = ["/healthz", "/readyz", "/metrics", "/api/usage", "/api/requests/ID", "/api/reload"];
+/// Loads the config anew.
+const RELOAD: &str = "/api/reload";
+/// Of a refused config; the log has all.
+const MOST_FINDINGS: usize = 10;
 
 fn answer_json(status: StatusCode, body: &serde_json::Value) -> Response<Vec<u8>> {
     answer(status, "application/json", format!("{body}\n").into_bytes())

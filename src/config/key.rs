@@ -6,7 +6,7 @@ use super::{Limits, Provider};
 use std::sync::Arc;
 
 /// One path that goes through unrouted (A10).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Passthrough {
     /// Without the `/*`, if it had one.
     pub path: String,
@@ -23,7 +23,7 @@ pub struct Passthrough {
 }
 
 /// One virtual key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Its name in logs and records.
     pub name: String,

@@ -6,6 +6,7 @@
 //! The shape is that of `conf/weir.yaml`, section by section, with the same names. The way of a file:
 //! text → `tree` (YAML with places) → `shape` (against the schema of `raw`) → `check` → [`Config`] → `odd` (warnings).
 
+mod changes;
 mod check;
 mod finding;
 mod key;
@@ -25,6 +26,7 @@ mod word;
 #[cfg(test)]
 mod tests;
 
+pub use changes::{changes, keep_fixed};
 pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, Passthrough};
 pub use limits::{BadBudget, Budget, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, Period, usd};
@@ -40,9 +42,10 @@ use crate::ledger::config::PriceConfig;
 use crate::ledger::price::Prices;
 use finding::{Findings, Place};
 use keypath::KeyPath;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::SystemTime;
 
@@ -107,6 +110,21 @@ pub struct Loaded {
 /// # Errors
 /// Everything that is wrong with it, at once.
 pub fn load(path: &Path) -> Result<Loaded, Report> {
+    load_with_files(path).0
+}
+
+/// The same, with all files that the outcome depends on, whether they could be read or not: a change of any of
+/// them may change it.
+pub fn load_with_files(path: &Path) -> (Result<Loaded, Report>, Vec<PathBuf>) {
+    let files = RefCell::new(vec![path.to_owned()]);
+    let loaded = load_into(path, &files);
+    let mut files = files.into_inner();
+    files.sort();
+    files.dedup();
+    (loaded, files)
+}
+
+fn load_into(path: &Path, files: &RefCell<Vec<PathBuf>>) -> Result<Loaded, Report> {
     let file_name = path.display().to_string();
     let text = std::fs::File::open(path).and_then(|file| {
         let mut text = String::new();
@@ -116,7 +134,8 @@ pub fn load(path: &Path) -> Result<Loaded, Report> {
     let problem = match text {
         Ok(text) if text.len() as u64 <= MAX_FILE_BYTES => {
             let base_dir = path.parent().unwrap_or(Path::new(""));
-            return parse(&text, &file_name, &secret::process_env, base_dir);
+            let outside = secret::Outside { env: &secret::process_env, base_dir, files };
+            return parse_from(&text, &file_name, &outside);
         }
         Ok(_) => "the file is larger than 16 MiB, so it is probably the wrong one".to_owned(),
         Err(error) => format!("cannot read the file: {error}"),
@@ -135,14 +154,18 @@ pub fn parse(
     env: &dyn Fn(&str) -> Option<String>,
     base_dir: &Path,
 ) -> Result<Loaded, Report> {
+    let files = RefCell::default();
+    parse_from(text, file_name, &secret::Outside { env, base_dir, files: &files })
+}
+
+fn parse_from(text: &str, file_name: &str, outside: &secret::Outside<'_>) -> Result<Loaded, Report> {
     let mut findings = Findings::new(file_name);
-    let outside = secret::Outside { env, base_dir };
     let Some(root) = tree::read(text, &mut findings) else {
         return Err(Report { findings: findings.sorted() });
     };
-    let json = shape::read(&root, &SCHEMA, &outside, &mut findings);
+    let json = shape::read(&root, &SCHEMA, outside, &mut findings);
     let config = match serde_json::from_value::<raw::File>(json) {
-        Ok(file) => Some(check::check(file, &root, base_dir, &mut findings)),
+        Ok(file) => Some(check::check(file, &root, outside, &mut findings)),
         Err(error) => {
             // The shape check lets nothing through that this refuses; a bug, but better said than hidden.
             debug_assert!(!findings.is_empty(), "the schema allows what the structs refuse: {error}");

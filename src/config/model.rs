@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// One public model; every setting is merged with `defaults:`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The name clients send, and under which everything is recorded.
     pub name: String,
@@ -53,6 +53,18 @@ pub struct Target {
     pub priority: u32,
     /// Requests at once, if bounded.
     pub max_concurrent: Option<u32>,
+}
+
+impl Eq for Target {}
+
+/// A provider counts by its name: what changed of it, it tells itself.
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { provider, model, weight, priority, max_concurrent } = self;
+        let same_place = provider.name == other.provider.name && *model == other.model;
+        let same_share = *weight == other.weight && *priority == other.priority;
+        same_place && same_share && *max_concurrent == other.max_concurrent
+    }
 }
 
 impl Target {

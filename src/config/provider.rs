@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// One upstream service with its credentials.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
     /// Its name in the file.
     pub name: String,

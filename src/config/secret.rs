@@ -2,9 +2,10 @@
 //!
 //! Called while the file is read. The only place of Weir that reads the environment (see clippy.toml).
 
+use std::cell::RefCell;
 use std::fmt;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A secret of the operator: prints as stars.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub(super) struct Outside<'a> {
     pub(super) env: &'a dyn Fn(&str) -> Option<String>,
     /// Where relative paths start.
     pub(super) base_dir: &'a Path,
+    /// The files that were asked for, found or not.
+    pub(super) files: &'a RefCell<Vec<PathBuf>>,
 }
 
 impl Outside<'_> {
@@ -95,7 +98,9 @@ impl Outside<'_> {
     fn read(&self, path: &str, written: &str) -> Result<String, String> {
         let remedy = "put the secret there, readable for Weir alone";
         let mut text = String::new();
-        let file = std::fs::File::open(self.base_dir.join(path))
+        let full = self.base_dir.join(path);
+        self.files.borrow_mut().push(full.clone());
+        let file = std::fs::File::open(full)
             .map_err(|error| format!("cannot open the file {written} ({}); {remedy}", error.kind()))?;
         file.take(MAX_SECRET_BYTES + 1)
             .read_to_string(&mut text)

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// One listening address.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     /// Address and port; port 0 lets the system choose (the log tells which).
     pub address: SocketAddr,
@@ -21,14 +21,14 @@ pub struct Listen {
 }
 
 /// Certificate and key files of a listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
     /// The first is the default, the others are chosen by SNI. Never empty.
     pub certificates: Vec<Certificate>,
 }
 
 /// One certificate chain with its key, both PEM files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The chain, leaf first.
     pub cert: PathBuf,
@@ -37,7 +37,7 @@ pub struct Certificate {
 }
 
 /// The admin listener.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
     /// Loopback unless a token is set.
     pub address: SocketAddr,
@@ -46,7 +46,7 @@ pub struct Admin {
 }
 
 /// The `server:` section.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Worker threads; default: cores.
     pub threads: usize,

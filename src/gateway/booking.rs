@@ -203,8 +203,7 @@ impl Closing {
         }
         let facts = self.facts();
         let aside = std::mem::take(&mut self.booking.aside);
-        let terms = self.shared.terms.load();
-        let settlement = Settlement::new(&terms, self.record.clone(), &facts, aside);
+        let settlement = Settlement::new(&self.live.terms, self.record.clone(), &facts, aside);
         self.shared.record(&settlement.record, settlement.money.charge, &self.live.config.log);
         ticket.map(|ticket| {
             let money = &settlement.money;

@@ -16,7 +16,7 @@ const RETENTION: Duration = Duration::from_hours(90 * 24);
 pub const BATCH: usize = 500;
 
 /// The checked `ledger:` section.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LedgerConfig {
     /// The database file.
     pub path: PathBuf,
@@ -73,7 +73,7 @@ pub enum OnFailure {
 }
 
 /// The PostgreSQL sink (L4).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PostgresConfig {
     /// `postgres://…`; `sslmode` as libpq, but `require` verifies too; `sslrootcert` names a PEM file.
     pub url: Secret,
@@ -82,7 +82,7 @@ pub struct PostgresConfig {
 }
 
 /// The checked `prices:` section.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PriceConfig {
     /// Cost books, first match wins.
     pub cost: Vec<PathBuf>,

@@ -69,6 +69,7 @@ pub struct Metrics {
     reloads: IntCounterVec,
     reload_successful: IntGaugeVec,
     reload_success_time: IntGaugeVec,
+    certificate_expiry: IntGaugeVec,
     ledger: LedgerMetrics,
 }
 
@@ -185,6 +186,11 @@ impl Metrics {
                 &[],
                 "When the config was last loaded, in seconds since 1970.",
             )?,
+            certificate_expiry: new.gauge(
+                "weir_certificate_expiry_timestamp_seconds",
+                &["certificate"],
+                "When a certificate of the config ends, by its file, in seconds since 1970.",
+            )?,
             ledger: LedgerMetrics::new(&mut new)?,
             registry: Registry::new(),
             entries: Vec::new(),
@@ -208,6 +214,7 @@ impl Metrics {
     /// Tells which models and targets exist: only their names become labels, any other is `other`.
     /// Called at start and after each reload. New targets count as healthy, gone ones lose their gauge.
     pub fn configured(&self, config: &Config) {
+        self.keys.bound(config.metrics.max_key_series);
         self.know(Names::of(config));
     }
 
@@ -343,6 +350,14 @@ impl Metrics {
             self.loaded();
         } else {
             set(&self.reload_successful, &[], 0);
+        }
+    }
+
+    /// Tells when each certificate of the config ends, by its file; others lose their series.
+    pub fn certificates(&self, ends: &[(String, i64)]) {
+        self.certificate_expiry.reset();
+        for (file, at) in ends {
+            set(&self.certificate_expiry, &[file], *at);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::config::Config;
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 /// The value for what is not there at all.
@@ -52,28 +53,34 @@ fn known<'a>(names: &HashSet<String>, name: Option<&'a str>) -> &'a str {
 /// The first `max` keys that were used have series of their own, the others share one.
 #[derive(Debug)]
 pub(super) struct Keys {
-    max: usize,
+    max: AtomicUsize,
     seen: RwLock<HashSet<String>>,
 }
 
 impl Keys {
     pub(super) fn new(max: usize) -> Self {
-        Self { max, seen: RwLock::default() }
+        Self { max: AtomicUsize::new(max), seen: RwLock::default() }
+    }
+
+    /// Another bound; series that exist stay.
+    pub(super) fn bound(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     pub(super) fn label<'a>(&self, key: Option<&'a str>) -> &'a str {
         let Some(key) = key else { return NONE };
+        let max = self.max.load(Ordering::Relaxed);
         {
             let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
             if seen.contains(key) {
                 return key;
             }
-            if seen.len() >= self.max {
+            if seen.len() >= max {
                 return OTHER;
             }
         }
         let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
-        if seen.len() < self.max || seen.contains(key) {
+        if seen.len() < max || seen.contains(key) {
             seen.insert(key.to_owned());
             return key;
         }

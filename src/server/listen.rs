@@ -1,18 +1,13 @@
-//! Listeners: addresses, buffers, TLS with SNI and ALPN.
+//! Listeners: addresses, buffers, TLS with ALPN.
 //!
-//! Called once at start. Reads certificate and key files.
+//! Called once at start.
 
-use crate::config::{Listen, Tls};
+use super::doors::Certificates;
+use crate::config::Listen;
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::protocols::l4::stream::L4BufferSettings;
-use rustls::crypto::ring::sign::any_supported_type;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 
 /// Of a listener's read and write buffers. Pingora's 64 KiB are zeroed for each new connection,
@@ -52,56 +47,24 @@ pub(super) fn probe(address: SocketAddr) -> Result<(), ListenError> {
 /// One listener as Pingora wants it.
 ///
 /// # Errors
-/// When a certificate or key cannot be read.
-pub(super) fn endpoint(listen: &Listen) -> Result<ListenerConfig, ListenError> {
+/// When Pingora refuses the settings.
+pub(super) fn endpoint(
+    listen: &Listen,
+    certificates: Option<Arc<Certificates>>,
+) -> Result<ListenerConfig, ListenError> {
     let mut options = TcpSocketOptions::default();
     options.so_reuseport = None;
     let endpoint = ListenerConfig::tcp(listen.address.to_string())
         .tcp_socket_options(options)
         .l4_buffer(L4BufferSettings::new(BUFFER_BYTES, BUFFER_BYTES));
-    let Some(tls) = &listen.tls else { return Ok(endpoint) };
-    Ok(endpoint.tls(settings(tls)?))
+    let Some(certificates) = certificates else { return Ok(endpoint) };
+    Ok(endpoint.tls(settings(certificates)?))
 }
 
-fn settings(tls: &Tls) -> Result<TlsSettings, ListenError> {
-    let certificates = tls.certificates.iter().map(|files| read(&files.cert, &files.key));
-    let certificates = certificates.collect::<Result<Vec<_>, _>>()?;
+fn settings(certificates: Arc<Certificates>) -> Result<TlsSettings, ListenError> {
     let mut settings = TlsSettings::intermediate("", "")
         .map_err(|error| ListenError::Tls { path: "tls".to_owned(), reason: error.to_string() })?;
-    settings.set_cert_resolver(Arc::new(BySni(certificates)));
+    settings.set_cert_resolver(certificates);
     settings.enable_h2();
     Ok(settings)
-}
-
-fn read(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, ListenError> {
-    let bad = |path: &Path, reason: String| ListenError::Tls { path: path.display().to_string(), reason };
-    let chain = CertificateDer::pem_file_iter(cert)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad(cert, error.to_string()))?;
-    if chain.is_empty() {
-        return Err(bad(cert, "no certificates in it".to_owned()));
-    }
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error.to_string()))?;
-    let signer = any_supported_type(&secret).map_err(|error| bad(key, error.to_string()))?;
-    let certified = CertifiedKey::new(chain, signer);
-    certified.keys_match().map_err(|_| bad(key, format!("is not the key of {}", cert.display())))?;
-    Ok(Arc::new(certified))
-}
-
-/// The first certificate that names the wanted host, else the first.
-#[derive(Debug)]
-struct BySni(Vec<Arc<CertifiedKey>>);
-
-impl ResolvesServerCert for BySni {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let wanted = hello.server_name().and_then(|name| rustls::pki_types::ServerName::try_from(name).ok());
-        let named = wanted.and_then(|name| {
-            self.0.iter().find(|certified| {
-                let leaf = certified.end_entity_cert().ok();
-                let leaf = leaf.and_then(|leaf| rustls::server::ParsedCertificate::try_from(leaf).ok());
-                leaf.is_some_and(|leaf| rustls::client::verify_server_name(&leaf, &name).is_ok())
-            })
-        });
-        named.or_else(|| self.0.first()).cloned()
-    }
 }

@@ -3,35 +3,41 @@
 //! Called by `main`. Owns the process's life.
 
 mod app;
+mod doors;
 mod listen;
+mod reload;
 mod shipping;
 mod shutdown;
+mod watch;
 
 pub use app::head_was_read;
 pub use listen::ListenError;
 
-use crate::admin::{self, AdminState, Readiness};
+use crate::admin::{self, AdminState, Readiness, Reload};
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
 use crate::ledger::sink::{Sink, SinkError};
-use crate::ledger::{Ledger, OnCommit, OpenError, Terms};
+use crate::ledger::{Ledger, OnCommit, OpenError};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::upstream::site::BadRoots;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use doors::Doors;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{RunArgs, Server, ShutdownWatch};
 use pingora_core::services::background::{BackgroundService, background_service};
 use pingora_core::services::listening::Service;
 use pingora_proxy::HttpProxy;
+use reload::Reloader;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::{Mutex, watch};
+use watch::Watch;
 
 /// Weir cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +65,23 @@ pub enum StartError {
     Demo(std::io::Error),
 }
 
+/// Where the config comes from.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The operator's file.
+    pub path: PathBuf,
+    /// All files that it depends on, itself included, as [`crate::config::load_with_files`] tells them.
+    pub files: Vec<PathBuf>,
+}
+
 /// Serves until the process is told to stop. Answers whether every request had finished by then (C3).
 ///
 /// # Errors
 /// When it cannot start.
-pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
+///
+/// `source` is where the config comes from, to be reloaded.
+pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, StartError> {
+    let doors = Arc::new(Doors::new(&config.listen)?);
     for listen in &config.listen {
         listen::probe(listen.address)?;
     }
@@ -74,8 +92,7 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     metrics.configured(config);
     let wards = Wards::default();
     let live = Live::new(Arc::clone(config), &wards, demo.as_ref().map(|(_, address)| *address))?;
-    let terms = Terms { prices: Arc::clone(&config.price_books), billing: config.billing };
-    let terms = Arc::new(ArcSwap::from_pointee(terms));
+    let terms = Arc::new(ArcSwap::new(Arc::clone(&live.terms)));
     let timed = Arc::clone(&metrics);
     let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
     let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), Some(on_commit))?;
@@ -84,13 +101,25 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
 
+    let reloader = Arc::new(Reloader {
+        path: source.as_ref().map(|source| source.path.clone()),
+        shared: Arc::clone(&shared),
+        state: Arc::clone(&state),
+        doors: Arc::clone(&doors),
+        demo: demo.as_ref().map(|(_, address)| *address),
+        files: Mutex::new(source.map(|source| source.files).unwrap_or_default()),
+    });
+    doors::tell_expiry(config, &shared.metrics);
+    state.reloads_by(Arc::clone(&reloader) as Arc<dyn Reload>);
+    let watch = Watch::start(reloader)?;
+
     let mut server = Server::new_with_opt_and_conf(None, conf(config));
     let conf = Arc::clone(&server.configuration);
     server.bootstrap();
     for h2c in [false, true] {
         let mut service = proxy(&conf, config, &shared, h2c);
-        for listen in config.listen.iter().filter(|listen| listen.h2c == h2c) {
-            service.add_listener(listen::endpoint(listen)?);
+        for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| listen.h2c == h2c) {
+            service.add_listener(listen::endpoint(listen, doors.certificates(at))?);
         }
         if config.listen.iter().any(|listen| listen.h2c == h2c) {
             server.add_service(service);
@@ -101,7 +130,7 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     admin.add_tcp(&config.admin.address.to_string());
     server.add_service(admin);
     if let Some((demo, _)) = demo {
-        server.add_service(background_service("demo", Model(Mutex::new(Some(demo)))));
+        server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
     }
     let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
@@ -110,6 +139,7 @@ pub fn serve(config: &Arc<Config>) -> Result<bool, StartError> {
     let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
     server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(Arc::clone(&shared), state, &config.server)) });
+    watch.end();
     if let Some(shipping) = shipping {
         shipping.end(&ledger);
     }
@@ -141,13 +171,13 @@ fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: boo
 }
 
 /// The built-in model in the background.
-struct Model(Mutex<Option<Demo>>);
+struct Model(tokio::sync::Mutex<Option<Demo>>);
 
 #[async_trait]
 impl BackgroundService for Model {
     async fn start(&self, shutdown: ShutdownWatch) {
         let Some(demo) = self.0.lock().await.take() else { return };
-        let (_keep, never) = watch::channel(false);
+        let (_keep, never) = tokio::sync::watch::channel(false);
         tokio::select! {
             served = demo.serve(never) => {
                 if let Err(error) = served {

@@ -48,6 +48,8 @@ mod project;
 #[cfg(test)]
 mod promises;
 #[cfg(test)]
+mod reload;
+#[cfg(test)]
 mod retries;
 #[cfg(test)]
 mod routing;

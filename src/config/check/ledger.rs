@@ -49,6 +49,8 @@ impl Check<'_> {
             raw::Sell::Book(file) => Sell::Book(self.file(&file.0)),
         };
         let config = PriceConfig { cost: raw.cost.iter().map(|file| self.file(&file.0)).collect(), sell };
+        let sell_file = if let Sell::Book(file) = &config.sell { Some(file) } else { None };
+        self.files.borrow_mut().extend(config.cost.iter().chain(sell_file).cloned());
         let books = Prices::load(&config).unwrap_or_else(|errors| {
             for error in &errors {
                 self.price_error(&config, error);

@@ -12,17 +12,19 @@ mod server;
 use super::finding::Findings;
 use super::keypath::KeyPath;
 use super::raw;
+use super::secret::Outside;
 use super::shape::nearest;
 use super::tree::{Kind, Node};
 use super::{Config, Provider};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The configuration, as far as the file gives one; it counts only when nothing was found.
-pub(super) fn check(file: raw::File, root: &Node, base_dir: &Path, findings: &mut Findings) -> Config {
-    let mut check = Check { root, base_dir, findings };
+pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, findings: &mut Findings) -> Config {
+    let mut check = Check { root, base_dir: outside.base_dir, files: outside.files, findings };
     let top = KeyPath::root();
     let listen = check.listen(file.listen.unwrap_or_default());
     let admin = check.admin(file.admin, &listen);
@@ -56,6 +58,8 @@ pub(super) fn check(file: raw::File, root: &Node, base_dir: &Path, findings: &mu
 struct Check<'a> {
     root: &'a Node,
     base_dir: &'a Path,
+    /// What was read besides the config itself.
+    files: &'a RefCell<Vec<PathBuf>>,
     findings: &'a mut Findings,
 }
 

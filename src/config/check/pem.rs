@@ -54,6 +54,7 @@ impl Check<'_> {
     }
 
     fn text(&mut self, path: &KeyPath, file: &Path) -> Option<Vec<u8>> {
+        self.files.borrow_mut().push(file.to_owned());
         match std::fs::read(file) {
             Ok(text) => Some(text),
             Err(error) => {

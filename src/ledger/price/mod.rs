@@ -141,6 +141,18 @@ impl Prices {
         }
     }
 
+    /// Whether they come from the same files' content.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let versions = |prices: &Self| prices.cost.iter().map(|book| Arc::clone(&book.version)).collect::<Vec<_>>();
+        let same_sell = match (&self.sell, &other.sell) {
+            (Selling::Markup { word, .. }, Selling::Markup { word: other, .. }) => word == other,
+            (Selling::Book(book), Selling::Book(other)) => book.version == other.version,
+            (Selling::Markup { .. }, Selling::Book(_)) | (Selling::Book(_), Selling::Markup { .. }) => false,
+        };
+        same_sell && versions(self) == versions(other)
+    }
+
     /// Whether the cost book knows a target; for `weir check` and the metric.
     #[must_use]
     pub fn knows(&self, provider: &str, provider_model: &str) -> bool {

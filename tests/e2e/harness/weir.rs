@@ -256,10 +256,40 @@ impl Weir {
         self.child.lock().unwrap().id()
     }
 
+    /// Sends a signal by its name, such as `HUP`.
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill").success());
+    }
+
+    /// The operator's file.
+    pub(crate) fn config(&self) -> String {
+        std::fs::read_to_string(self.folder.join("weir.yaml")).expect("the config")
+    }
+
+    /// Replaces the operator's file as editors do, by renaming.
+    pub(crate) fn write_config(&self, text: &str) {
+        let new = self.folder.join("weir.yaml.new");
+        std::fs::write(&new, text).expect("a writable folder");
+        std::fs::rename(new, self.folder.join("weir.yaml")).expect("a rename");
+    }
+
+    /// Replaces the operator's file and asks the admin API to load it; gives its answer.
+    pub(crate) async fn reload(&self, text: &str) -> client::Received {
+        self.write_config(text);
+        let mut client = client::Client::connect_to(self.admin).await;
+        client.post("/api/reload", "").await;
+        client.receive().await
+    }
+
     /// Sends SIGTERM and waits for the end; answers whether the exit status was 0.
     pub(crate) async fn stop(&self) -> bool {
-        let pid = self.pid().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+        self.signal("TERM");
+        self.ended().await
+    }
+
+    /// Waits for the end; answers whether the exit status was 0.
+    pub(crate) async fn ended(&self) -> bool {
         let mut status = None;
         until("the end of the process", || {
             status = self.child.lock().unwrap().try_wait().expect("a child");
