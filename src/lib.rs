@@ -10,6 +10,7 @@ pub mod demo;
 pub mod gateway;
 pub mod json;
 pub mod ledger;
+pub mod limit;
 pub mod live;
 pub mod logging;
 pub mod meter;

@@ -56,14 +56,35 @@ pub fn check_times(since: Option<&str>, until: Option<&str>) -> Result<(), CliEr
     report::check_times(since, until)
 }
 
-/// What a key was charged from a day on, `2026-11-30`, that day included: budgets are rebuilt from it.
-pub fn charged(path: &Path, key: &str, from_day: &str) -> Result<Nano, CliError> {
-    let sum = reader(path)?.query_row(
-        "SELECT coalesce(sum(charge), 0) FROM daily WHERE key = ?1 AND day >= ?2",
-        [key, from_day],
-        |row| row.get(0),
+/// What a key was charged; budgets are rebuilt from it (L4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Charged {
+    /// The key's name.
+    pub key: String,
+    /// On the day asked for.
+    pub day: Nano,
+    /// In its month.
+    pub month: Nano,
+    /// Ever; as far back as was asked for.
+    pub total: Nano,
+}
+
+/// What each key was charged on a day, `2026-11-30`, in its month, and ever; with `ever` false
+/// only keys that were charged in that month, and `total` is the month's.
+pub fn charged(path: &Path, day: &str, ever: bool) -> Result<Vec<Charged>, CliError> {
+    let month = day.get(..7).unwrap_or_default();
+    let first = format!("{month}-01");
+    let since = if ever { "" } else { &first };
+    let connection = reader(path)?;
+    let mut sums = connection.prepare(
+        "SELECT key, sum(CASE WHEN day = ?1 THEN charge ELSE 0 END), \
+         sum(CASE WHEN day BETWEEN ?2 AND ?1 THEN charge ELSE 0 END), sum(charge) \
+         FROM daily WHERE key <> '' AND day >= ?3 GROUP BY key",
     )?;
-    Ok(Nano(sum))
+    let sums = sums.query_map([day, &first, since], |row| {
+        Ok(Charged { key: row.get(0)?, day: Nano(row.get(1)?), month: Nano(row.get(2)?), total: Nano(row.get(3)?) })
+    })?;
+    Ok(sums.collect::<rusqlite::Result<Vec<_>>>()?)
 }
 
 /// One request with its corrections, all columns of `records`; `None`: no such request is settled.

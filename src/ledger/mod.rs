@@ -28,6 +28,7 @@ pub mod ticket;
 mod verify;
 mod writer;
 
+pub use cli::Charged;
 pub use config::{Durability, LedgerConfig, OnFailure};
 pub use ticket::{Aside, Checkpoint, Durable, NotDurable, OpenRow, Settled, Settlement, Ticket};
 

@@ -1,0 +1,154 @@
+//! Counts what happened in the last minute, exactly enough: in no 60 seconds more than the limit.
+//!
+//! Called by the meter. Touches only its own fields; `now` comes in.
+//!
+//! The simple version keeps the moment of each request and counts those of the last 60 s. This one
+//! keeps one sum per second, so its size does not depend on the limit, and lets a second go only
+//! when all of it is older than a minute: what it counts is at least what the simple version counts,
+//! and at most what that counts over 61 s.
+
+use std::time::Duration;
+
+/// The seconds of a minute, and the one that is only partly older.
+const SLOTS: u64 = 61;
+/// The same, as a length.
+const LEN: usize = 61;
+
+/// Sums of the last minute. Times are durations since any fixed moment.
+#[derive(Debug, Default)]
+pub(super) struct Window {
+    /// By second modulo [`SLOTS`]; made at the first use.
+    slots: Option<Box<[u64; LEN]>>,
+    /// The second that is written to.
+    newest: u64,
+    sum: u64,
+}
+
+impl Window {
+    /// What counts now.
+    pub(super) fn sum(&mut self, now: Duration) -> u64 {
+        self.advance(now);
+        self.sum
+    }
+
+    /// Adds now. Answers the second it counts for, for [`Self::give_back`].
+    pub(super) fn add(&mut self, now: Duration, amount: u64) -> u64 {
+        self.slots.get_or_insert_with(|| Box::new([0; LEN]));
+        self.advance(now);
+        let second = self.newest;
+        if let Some(slot) = self.slot(second) {
+            *slot = slot.saturating_add(amount);
+            self.sum = self.sum.saturating_add(amount);
+        }
+        second
+    }
+
+    /// Takes back what was added in a second, if that still counts.
+    pub(super) fn give_back(&mut self, now: Duration, second: u64, amount: u64) {
+        self.advance(now);
+        if second + SLOTS <= self.newest || second > self.newest {
+            return;
+        }
+        if let Some(slot) = self.slot(second) {
+            let back = amount.min(*slot);
+            *slot -= back;
+            self.sum = self.sum.saturating_sub(back);
+        }
+    }
+
+    /// How long until no more than `most` counts, if nothing is added.
+    pub(super) fn until(&mut self, now: Duration, most: u64) -> Duration {
+        self.advance(now);
+        let mut left = self.sum;
+        let oldest = (self.newest + 1).saturating_sub(SLOTS);
+        for second in oldest..=self.newest {
+            if left <= most {
+                break;
+            }
+            left = left.saturating_sub(self.slot(second).map_or(0, |slot| *slot));
+            if left <= most {
+                return Duration::from_secs(second + SLOTS).saturating_sub(now);
+            }
+        }
+        Duration::ZERO
+    }
+
+    /// Lets go what is too old. A clock that steps back finds time standing still.
+    fn advance(&mut self, now: Duration) {
+        let second = now.as_secs();
+        if second <= self.newest {
+            return;
+        }
+        if let Some(slots) = &mut self.slots {
+            if second - self.newest >= SLOTS {
+                slots.fill(0);
+                self.sum = 0;
+            } else {
+                for gone in self.newest + 1..=second {
+                    if let Some(slot) = slots.get_mut(index(gone)) {
+                        self.sum = self.sum.saturating_sub(std::mem::take(slot));
+                    }
+                }
+            }
+        }
+        self.newest = second;
+    }
+
+    fn slot(&mut self, second: u64) -> Option<&mut u64> {
+        self.slots.as_mut()?.get_mut(index(second))
+    }
+}
+
+fn index(second: u64) -> usize {
+    usize::try_from(second % SLOTS).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn g2_a_second_counts_for_a_whole_minute_and_less_than_two_seconds_more() {
+        let mut window = Window::default();
+        window.add(at(5_900), 3);
+        assert_eq!(window.sum(at(65_900)), 3, "60 s later");
+        assert_eq!(window.sum(at(65_999)), 3);
+        assert_eq!(window.sum(at(66_000)), 0);
+    }
+
+    #[test]
+    fn g2_until_tells_when_enough_is_gone() {
+        let mut window = Window::default();
+        window.add(at(1_500), 2);
+        window.add(at(3_500), 5);
+        for (most, expected) in [(7, 0), (6, 62_000 - 4_000), (5, 62_000 - 4_000), (4, 64_000 - 4_000), (0, 60_000)] {
+            assert_eq!(window.until(at(4_000), most), at(expected), "{most}");
+        }
+    }
+
+    #[test]
+    fn g2_what_is_given_back_is_given_back_once_and_only_while_it_counts() {
+        let mut window = Window::default();
+        let second = window.add(at(0), 10);
+        window.give_back(at(30_000), second, 4);
+        assert_eq!(window.sum(at(30_000)), 6);
+        window.give_back(at(30_000), second, 40);
+        assert_eq!(window.sum(at(30_000)), 0, "never below nothing");
+        window.add(at(61_000), 5);
+        window.give_back(at(61_500), second, 5);
+        assert_eq!(window.sum(at(61_500)), 5, "the slot belongs to another second by now");
+    }
+
+    #[test]
+    fn g2_a_clock_that_steps_back_loses_nothing() {
+        let mut window = Window::default();
+        window.add(at(100_000), 1);
+        window.add(at(40_000), 1);
+        assert_eq!(window.sum(at(100_000)), 2);
+        assert_eq!(window.sum(at(161_000)), 0);
+    }
+}
