@@ -24,6 +24,7 @@ pub mod relay;
 pub mod route;
 pub mod server;
 pub mod sse;
+pub mod timeline;
 pub mod upstream;
 
 #[cfg(test)]

@@ -1,32 +1,34 @@
-//! The pages that read the ledger: `/api/usage` and `/api/requests/{id}` (L6).
+//! The pages of the admin API that answer with what was recorded: which path is which page (L6, M4, M5).
 //!
 //! Called by the admin application, on a thread that may block. Reads the ledger's file, as the
-//! commands do; touches nothing.
+//! commands do, and what the gateway shares; touches nothing.
 
-use super::answer_json;
+use super::query::{Failure, Query};
+use super::{answer_json, requests};
+use crate::gateway::Shared;
 use crate::ledger::cli::{self, By, CliError, Format};
 use http::{Response, StatusCode};
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use std::path::Path;
-use uuid::Uuid;
 
-const USAGE: &str = "/api/usage";
-const REQUESTS: &str = "/api/requests/";
+const REQUEST: &str = "/api/requests/";
+
+/// For whoever asks for another.
+pub(super) const PAGES: [&str; 4] = ["/api/usage", "/api/requests", "/api/requests/ID", "/api/running"];
 
 /// Whether a path is one of these pages.
 pub(super) fn is_page(path: &str) -> bool {
-    path == USAGE || path.strip_prefix(REQUESTS).is_some_and(|id| !id.is_empty() && !id.contains('/'))
+    PAGES.contains(&path) || path.strip_prefix(REQUEST).is_some_and(|id| !id.is_empty() && !id.contains('/'))
 }
 
-/// What went wrong, as a status and a sentence for the operator.
-struct Failure(StatusCode, String);
-
-/// The page; blocks on the disk.
-pub(super) fn answer(ledger: &Path, path: &str, query: &str) -> Response<Vec<u8>> {
-    let page = match path.strip_prefix(REQUESTS) {
-        Some(id) => request(ledger, id),
-        None => usage(ledger, query),
+/// The page; blocks on the disk. `shared`: once the gateway runs.
+pub(super) fn answer(shared: Option<&Shared>, ledger: &Path, path: &str, query: &str) -> Response<Vec<u8>> {
+    let timelines = shared.map(|shared| &shared.timelines);
+    let page = match path {
+        "/api/usage" => usage(ledger, query),
+        "/api/requests" => requests::list(timelines, ledger, query),
+        "/api/running" => requests::running(ledger, query),
+        _ => requests::one(timelines, ledger, path.strip_prefix(REQUEST).unwrap_or_default()),
     };
     match page {
         Ok(body) => answer_json(StatusCode::OK, &body),
@@ -34,25 +36,10 @@ pub(super) fn answer(ledger: &Path, path: &str, query: &str) -> Response<Vec<u8>
     }
 }
 
-fn request(ledger: &Path, id: &str) -> Result<Value, Failure> {
-    let id: Uuid = id.parse().map_err(|_| asked("this is no request id; it is the x-request-id of an answer"))?;
-    let found = cli::request(ledger, id).map_err(unreadable)?;
-    found.ok_or_else(|| Failure(StatusCode::NOT_FOUND, "no such request is settled, or its row is gone".to_owned()))
-}
-
 fn usage(ledger: &Path, query: &str) -> Result<Value, Failure> {
-    let (mut by, mut since, mut until) = (Vec::new(), None, None);
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decoded(value)?;
-        match name {
-            "by" => by = columns(&value)?,
-            "since" => since = Some(value),
-            "until" => until = Some(value),
-            _ => return Err(asked("the parameters are by, since and until")),
-        }
-    }
-    let (since, until) = (since.as_deref(), until.as_deref());
+    let query = Query::read(query, &["by", "since", "until"])?;
+    let by = query.get("by").map(columns).transpose()?.unwrap_or_default();
+    let (since, until) = (query.get("since"), query.get("until"));
     cli::check_times(since, until).map_err(|CliError(error)| Failure(StatusCode::BAD_REQUEST, error))?;
     let text = cli::usage(ledger, &by, since, until, Format::Json).map_err(unreadable)?;
     serde_json::from_str(&text).map_err(|error| unreadable(CliError(error.to_string())))
@@ -68,17 +55,7 @@ fn columns(value: &str) -> Result<Vec<By>, Failure> {
     })
 }
 
-/// A plus sign stays one: instants have it in their offset, and nothing here has spaces.
-fn decoded(value: &str) -> Result<String, Failure> {
-    let text = percent_decode_str(value).decode_utf8();
-    text.map(std::borrow::Cow::into_owned).map_err(|_| asked("the query is not UTF-8"))
-}
-
-fn asked(error: &str) -> Failure {
-    Failure(StatusCode::BAD_REQUEST, error.to_owned())
-}
-
-fn unreadable(CliError(error): CliError) -> Failure {
+pub(super) fn unreadable(CliError(error): CliError) -> Failure {
     log::warn!(error:%; "the admin API cannot read the ledger");
     Failure(StatusCode::SERVICE_UNAVAILABLE, error)
 }

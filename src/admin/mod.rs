@@ -4,10 +4,13 @@
 //! file, off the runtime's workers.
 
 mod api;
+mod query;
+mod requests;
 #[cfg(test)]
 mod tests;
 
 use crate::config::{Finding, Report, Secret};
+use crate::gateway::Shared;
 use crate::ledger::sink::SinkWatch;
 use crate::ledger::{Health, Ledger};
 use crate::metrics::Metrics;
@@ -67,6 +70,8 @@ pub struct AdminState {
     reload: OnceLock<Arc<dyn Reload>>,
     /// What was wrong with the last config that was loaded; empty: nothing.
     refused: ArcSwap<Vec<String>>,
+    /// What the gateway's requests share, once it runs.
+    shared: OnceLock<Arc<Shared>>,
 }
 
 impl AdminState {
@@ -82,6 +87,7 @@ impl AdminState {
             watched: OnceLock::new(),
             reload: OnceLock::new(),
             refused: ArcSwap::default(),
+            shared: OnceLock::new(),
         }
     }
 
@@ -89,6 +95,11 @@ impl AdminState {
     /// Once; a second call changes nothing.
     pub fn watch(&self, ledger: Ledger, sink: Option<SinkWatch>) {
         let _is_first = self.watched.set((ledger, sink));
+    }
+
+    /// Shows the gateway's requests and targets. Once; a second call changes nothing.
+    pub fn attach(&self, shared: Arc<Shared>) {
+        let _is_first = self.shared.set(shared);
     }
 
     /// Changes what `/readyz` says.
@@ -169,7 +180,8 @@ impl AdminState {
             return with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer");
         }
         if !health && path != "/metrics" && path != RELOAD && !api::is_page(path) {
-            let body = json!({ "error": "there is no such page", "pages": PAGES });
+            let pages = [&PAGES[..], &api::PAGES[..]].concat();
+            let body = json!({ "error": "there is no such page", "pages": pages });
             return answer_json(StatusCode::NOT_FOUND, &body);
         }
         if path == RELOAD {
@@ -188,7 +200,7 @@ impl AdminState {
             "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.render()),
             "/readyz" => self.ready(self.may_read(authorization)),
             "/healthz" => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
-            _ => api::answer(&self.ledger, path, query),
+            _ => api::answer(self.shared.get().map(Arc::as_ref), &self.ledger, path, query),
         }
     }
 
@@ -252,7 +264,7 @@ impl AdminState {
 
 const BEARER: &[u8] = b"Bearer ";
 /// For whoever asks for another.
-const PAGES: [&str; 6] = ["/healthz", "/readyz", "/metrics", "/api/usage", "/api/requests/ID", "/api/reload"];
+const PAGES: [&str; 4] = ["/healthz", "/readyz", "/metrics", RELOAD];
 /// Loads the config anew.
 const RELOAD: &str = "/api/reload";
 /// Of a refused config; the log has all.

@@ -30,6 +30,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("ledger", old.ledger == new.ledger),
         ("log", old.log == new.log),
         ("metrics", old.metrics == new.metrics),
+        ("timelines", old.timelines == new.timelines),
     ] {
         if !same {
             out.push(format!("{section}: changed"));

@@ -34,7 +34,7 @@ pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusR
 pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, Provider, StreamErrors, UsageChunk};
 pub use schema::schema;
 pub use secret::Secret;
-pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Tls};
+pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Timelines, Tls};
 
 use crate::ledger::LedgerConfig;
 use crate::ledger::billing::Policy;
@@ -84,6 +84,8 @@ pub struct Config {
     pub log: Log,
     /// Bounds of the metrics.
     pub metrics: Metrics,
+    /// The timelines of the last requests (M4).
+    pub timelines: Timelines,
     /// Every name and alias; private, so that only this module can make a `Config` and the two agree.
     by_name: HashMap<String, Arc<Model>>,
 }

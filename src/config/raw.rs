@@ -64,6 +64,9 @@ pub(super) struct File {
     /// Bounds of the metrics.
     #[serde(default)]
     pub(super) metrics: Metrics,
+    /// The timelines of the last requests, for the console and the admin API.
+    #[serde(default)]
+    pub(super) timelines: Timelines,
 }
 
 /// One listening address.
@@ -531,5 +534,20 @@ pub(super) struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self { max_key_series: 200 }
+    }
+}
+
+/// The timelines of the last requests, kept in memory.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Timelines {
+    /// How many, about 1 KiB each; 0: none.
+    #[schemars(range(max = 1_000_000))]
+    pub(super) keep: usize,
+}
+
+impl Default for Timelines {
+    fn default() -> Self {
+        Self { keep: 10_000 }
     }
 }

@@ -97,3 +97,10 @@ pub struct Metrics {
     /// Series with a `key` label; further keys are counted as `other`.
     pub max_key_series: usize,
 }
+
+/// The `timelines:` section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timelines {
+    /// How many of the last requests are kept; 0: none.
+    pub keep: usize,
+}

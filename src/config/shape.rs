@@ -42,7 +42,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "keys[].on_reached",
     "key_store",
     "limits",
-    "timelines",
     "otlp",
     "alerts",
 ];

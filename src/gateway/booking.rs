@@ -15,6 +15,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::record::Record;
 use crate::refusal::Reason;
 use crate::relay::Relay;
+use crate::timeline::Sight;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -153,6 +154,8 @@ pub(super) struct Closing {
     pub(super) live: Arc<Live>,
     pub(super) record: Record,
     pub(super) booking: Booking,
+    /// What only relay and pump saw (M4).
+    pub(super) sight: Sight,
     /// All output that was received.
     pub(super) received: Option<Delivered>,
     /// The process waits for this at its end.
@@ -198,13 +201,13 @@ impl Closing {
             if let Some(ticket) = ticket {
                 ticket.cancel();
             }
-            self.shared.record(&self.record, None, &self.live.config.log);
+            self.shared.record(&self.record, self.sight, None, &self.live.config.log);
             return None;
         }
         let facts = self.facts();
         let aside = std::mem::take(&mut self.booking.aside);
         let settlement = Settlement::new(&self.live.terms, self.record.clone(), &facts, aside);
-        self.shared.record(&settlement.record, settlement.money.charge, &self.live.config.log);
+        self.shared.record(&settlement.record, self.sight, settlement.money.charge, &self.live.config.log);
         ticket.map(|ticket| {
             let money = &settlement.money;
             self.shared.metrics.charged(&settlement.record, money.charge, money.cost, !money.unpriced.is_empty());
@@ -258,6 +261,7 @@ impl Exchange {
             shared: Arc::clone(&self.shared),
             live: Arc::clone(&self.live),
             record: self.record.clone(),
+            sight: self.sight(),
             booking: std::mem::take(&mut self.booking),
             received: self.relay.as_ref().and_then(Relay::delivered).cloned(),
             _running: self.take_running(),

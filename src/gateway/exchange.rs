@@ -15,8 +15,9 @@ use crate::metrics::ActiveGuard;
 use crate::outcome::Outcome;
 use crate::protocol::{Endpoint, Protocol};
 use crate::record::{Attempt, Record};
-use crate::relay::{Next, Relay};
+use crate::relay::{self, Next, Relay};
 use crate::route::{Route, Target};
+use crate::timeline::{Gap, Sight};
 use bytes::Bytes;
 use pingora_http::ResponseHeader;
 use std::pin::Pin;
@@ -110,6 +111,10 @@ pub struct Unrouted {
 pub struct Client {
     /// The head is out.
     pub opened: bool,
+    /// When it was.
+    pub opened_at: Option<Duration>,
+    /// How long the longest write took (M4).
+    pub longest_write: Duration,
     /// The head to send before the first byte; Weir's own if the upstream's is not there (K3).
     pub head: Option<ResponseHeader>,
     /// Early bytes of a next request arrived: whether it leaves cannot be told by reading (A9).
@@ -226,6 +231,21 @@ impl Exchange {
     pub async fn finish_durably(&mut self) {
         if self.ends() {
             self.closing().close_durably().await;
+        }
+    }
+
+    /// What relay and pump saw, when all is over (M4).
+    pub(super) fn sight(&self) -> Sight {
+        let since = |at: Instant| at.saturating_duration_since(self.began);
+        let told = |gap: relay::Gap| Gap { at: since(gap.from), took: gap.took };
+        let relay = self.relay.as_ref();
+        let gaps = relay.map(|relay| relay.gaps().until(self.began + self.record.duration)).unwrap_or_default();
+        Sight {
+            opened: self.client.opened_at,
+            first_keepalive: relay.and_then(Relay::first_keepalive).map(since),
+            last_write: relay.and_then(Relay::last_write).map(since).or(self.client.opened_at),
+            longest_write: self.client.longest_write,
+            gaps: gaps.map(|gap| gap.map(told)),
         }
     }
 

@@ -97,6 +97,25 @@ impl Gateway {
             booking::durable(exchange).await.map_err(|failure| Break::Relay(Next::Failed(failure)))?;
         }
         let from = Instant::now();
+        let written = self.push(session, exchange, &mut bytes, committed).await;
+        let to = Instant::now();
+        exchange.client.longest_write = exchange.client.longest_write.max(to.saturating_duration_since(from));
+        written?;
+        if let Some(relay) = &mut exchange.relay {
+            relay.wrote(before, to);
+        }
+        exchange.waited(from);
+        Ok(())
+    }
+
+    /// All of it, behind the head.
+    async fn push(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        bytes: &mut Bytes,
+        committed: bool,
+    ) -> Result<(), Break> {
         if !exchange.client.opened {
             // Before the commit the attempt may still fail, and leaves nothing behind: nor its head (A3, K3).
             let head = exchange.client.head.take().filter(|_| committed);
@@ -110,10 +129,6 @@ impl Gateway {
             let written = session.as_downstream_mut().write_response_body(piece, false).await;
             written.map_err(|error| unwritten(&error))?;
         }
-        if let Some(relay) = &mut exchange.relay {
-            relay.wrote(before, Instant::now());
-        }
-        exchange.waited(from);
         Ok(())
     }
 
@@ -125,6 +140,7 @@ impl Gateway {
         head: ResponseHeader,
     ) -> Result<(), Break> {
         exchange.client.opened = true;
+        exchange.client.opened_at = Some(exchange.age());
         exchange.record.status = head.status.as_u16();
         if let Some(admitted) = &exchange.admitted {
             session.as_downstream_mut().set_write_timeout(Some(admitted.route.model.timeouts.client_write));

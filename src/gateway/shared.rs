@@ -7,6 +7,7 @@ use crate::ledger::{Ledger, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::record::Record;
+use crate::timeline::{Sight, Timeline, Timelines};
 use crate::upstream::call::Connections;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub draining: AtomicBool,
     /// Turns true when running streams have to end (C3).
     pub end_now: watch::Sender<bool>,
+    /// The last requests (M4).
+    pub timelines: Timelines,
     /// Requests between head and record.
     pub running: AtomicU64,
     held: AtomicU64,
@@ -41,6 +44,7 @@ impl Shared {
     /// The state at start.
     #[must_use]
     pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>, ledger: Ledger, terms: Arc<ArcSwap<Terms>>) -> Self {
+        let timelines = Timelines::new(live.config.timelines.keep);
         Self {
             live: ArcSwap::from_pointee(live),
             metrics,
@@ -50,14 +54,16 @@ impl Shared {
             wards,
             draining: AtomicBool::new(false),
             end_now: watch::Sender::new(false),
+            timelines,
             running: AtomicU64::new(0),
             held: AtomicU64::new(0),
         }
     }
 
     /// The one place where an ended request is told to everybody who records.
-    pub fn record(&self, record: &Record, charge: Option<Nano>, log: &crate::config::Log) {
+    pub fn record(&self, record: &Record, sight: Sight, charge: Option<Nano>, log: &crate::config::Log) {
         self.metrics.finished(record);
+        self.timelines.push(|| Timeline { record: record.clone(), charge, sight });
         crate::access::write(record, charge, log);
     }
 

@@ -3,6 +3,7 @@
 //! Called by main and the admin API. Each opens the file for itself and only to read, so that they
 //! work while a gateway runs and while none does.
 
+pub use super::recent::{Wanted, recent, running};
 pub use super::report::{By, Format};
 pub use super::verify::Report;
 
@@ -132,14 +133,14 @@ pub fn backup(path: &Path, to: &Path) -> Result<(), CliError> {
     sync(folder).map_err(|error| failed(&error))
 }
 
-fn reader(path: &Path) -> Result<Connection, CliError> {
+pub(super) fn reader(path: &Path) -> Result<Connection, CliError> {
     schema::open_reader(path).map_err(|error| CliError(error.to_string()))
 }
 
 /// Columns that hold JSON themselves.
 const JSON_COLUMNS: [&str; 3] = ["attempts", "charged", "other_models"];
 
-fn object(row: &rusqlite::Row<'_>) -> rusqlite::Result<Map<String, Value>> {
+pub(super) fn object(row: &rusqlite::Row<'_>) -> rusqlite::Result<Map<String, Value>> {
     let mut object = Map::new();
     for (index, name) in row.as_ref().column_names().enumerate() {
         let value = match row.get::<_, Sql>(index)? {

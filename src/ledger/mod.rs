@@ -18,6 +18,7 @@ mod mailbox;
 pub mod money;
 mod owner;
 pub mod price;
+mod recent;
 mod recovery;
 mod report;
 mod retention;

@@ -10,6 +10,7 @@
 
 mod attempt;
 mod clock;
+mod gaps;
 mod gate;
 pub mod keepalive;
 mod kept;
@@ -17,6 +18,7 @@ mod seen;
 #[cfg(test)]
 mod tests;
 
+pub use gaps::{Gap, Gaps};
 pub use seen::Seen;
 
 use crate::config::{Timeouts, When};
@@ -122,6 +124,8 @@ pub struct Relay {
     /// What the last failed attempt said.
     failed: Option<Meter>,
     keepalives: u64,
+    first_keepalive: Option<Instant>,
+    gaps: Gaps,
 }
 
 /// What the client has got.
@@ -142,12 +146,27 @@ impl Relay {
     #[must_use]
     pub const fn new(plan: Arc<Plan>, ask: Ask, received: Instant) -> Self {
         let client = Client { opened: false, last_write: received, last_beat: received, ended: false };
-        Self { plan, ask, received, client, attempt: None, failed: None, keepalives: 0 }
+        Self {
+            plan,
+            ask,
+            received,
+            client,
+            attempt: None,
+            failed: None,
+            keepalives: 0,
+            first_keepalive: None,
+            gaps: Gaps::NONE,
+        }
     }
 
     /// The one entrance: something happened at `now`.
     pub fn on(&mut self, now: Instant, input: Input) -> Action {
         debug_assert!(!self.client.ended, "a stream that has ended gets no input: the pump returns on Done");
+        match &input {
+            Input::Head => self.gaps.begin(now),
+            Input::Chunk(_) | Input::End => self.gaps.read(now),
+            Input::Broken | Input::Tick | Input::Drain | Input::GiveUp(..) => {}
+        }
         let action = if self.attempt.as_ref().is_some_and(Attempt::awaits_lf) {
             self.last_lf(now, &input)
         } else {
@@ -176,6 +195,7 @@ impl Relay {
     /// which is nobody's stall (S2).
     pub fn wrote(&mut self, from: Instant, to: Instant) {
         self.client.last_write = to;
+        self.gaps.forgive(to.saturating_duration_since(from));
         if let Some(attempt) = &mut self.attempt {
             attempt.wrote(to, to.saturating_duration_since(from));
         }
@@ -209,6 +229,24 @@ impl Relay {
     #[must_use]
     pub const fn keepalives(&self) -> u64 {
         self.keepalives
+    }
+
+    /// When the first one was.
+    #[must_use]
+    pub const fn first_keepalive(&self) -> Option<Instant> {
+        self.first_keepalive
+    }
+
+    /// The upstream's longest silences.
+    #[must_use]
+    pub const fn gaps(&self) -> Gaps {
+        self.gaps
+    }
+
+    /// The last write to the client; `None`: it has got nothing.
+    #[must_use]
+    pub fn last_write(&self) -> Option<Instant> {
+        self.client.opened.then_some(self.client.last_write)
     }
 
     /// The prelude was too long to hold (A3). It commits, so there is at most one per request.
@@ -250,6 +288,9 @@ impl Relay {
                 self.client.last_beat = now;
             }
             self.client.last_write = now;
+        }
+        if action.next != Next::Wait {
+            self.gaps.stop(now);
         }
         match action.next {
             Next::Wait => {}
@@ -354,6 +395,7 @@ impl Relay {
         let Some(between) = self.between() else { return Action::wait() };
         let write = self.plan.keepalive.frame(&between, self.plan.protocol);
         self.client.last_beat = now;
+        self.first_keepalive.get_or_insert(now);
         self.keepalives += 1;
         Action { write, next: Next::Wait }
     }

@@ -100,6 +100,7 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms));
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
+    state.attach(Arc::clone(&shared));
 
     let reloader = Arc::new(Reloader {
         path: source.as_ref().map(|source| source.path.clone()),

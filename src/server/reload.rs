@@ -95,6 +95,7 @@ impl Reloader {
         self.doors.take(keys);
         super::doors::tell_expiry(&config, &self.shared.metrics);
         self.shared.metrics.configured(&config);
+        self.shared.timelines.resize(config.timelines.keep);
         self.state.set_token(config.admin.token.clone());
         let terms = Arc::clone(&live.terms);
         self.shared.live.store(Arc::new(live));

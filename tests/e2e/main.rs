@@ -60,4 +60,6 @@ mod selftest;
 #[cfg(test)]
 mod stalls;
 #[cfg(test)]
+mod timeline;
+#[cfg(test)]
 mod usage;

@@ -37,6 +37,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let ledger = check.ledger(file.ledger);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
+    let timelines = super::Timelines { keep: file.timelines.keep };
     Config {
         listen,
         admin,
@@ -51,6 +52,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
         ledger,
         log,
         metrics,
+        timelines,
         by_name,
     }
 }
