@@ -2,6 +2,10 @@
 //!
 //! Called by main. Each reads the ledger's file, also while a gateway writes it; prints to standard output.
 
+mod keys;
+
+pub(crate) use keys::{Keys, keys};
+
 use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};

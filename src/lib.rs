@@ -9,6 +9,7 @@ pub mod config;
 pub mod demo;
 pub mod gateway;
 pub mod json;
+pub mod keystore;
 pub mod ledger;
 pub mod limit;
 pub mod live;
@@ -24,6 +25,7 @@ pub mod relay;
 pub mod route;
 pub mod server;
 pub mod sse;
+pub mod switches;
 pub mod timeline;
 pub mod upstream;
 

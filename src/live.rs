@@ -12,7 +12,7 @@ use crate::relay::keepalive::Frames;
 use crate::route::health::Health;
 use crate::route::{Route, Target};
 use crate::upstream::site::{BadRoots, Site};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash as _, Hasher as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,10 +27,12 @@ pub struct Live {
     routes: HashMap<String, Arc<Route>>,
     /// By provider name.
     pub sites: BTreeMap<String, Arc<Site>>,
-    /// The virtual keys.
+    /// The virtual keys of the file.
     pub keys: KeyRing,
     /// What the money of its requests is computed from, also when they end after a reload.
     pub terms: Arc<Terms>,
+    /// Their names.
+    pub key_names: HashSet<String>,
 }
 
 /// What is known of the health of targets and accounts; outlives reloads.
@@ -68,8 +70,14 @@ impl Live {
             }
         }
         let keys = KeyRing::new(&config.keys);
+        let key_names = config.keys.iter().map(|key| key.name.clone()).collect();
         let terms = Terms { prices: Arc::clone(&config.price_books), billing: config.billing };
-        Ok(Self { config, routes, sites, keys, terms: Arc::new(terms) })
+        Ok(Self { config, routes, sites, keys, key_names, terms: Arc::new(terms) })
+    }
+
+    /// All models, in the order of the file.
+    pub fn models(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.config.models.iter().filter_map(|model| self.routes.get(&model.name))
     }
 
     /// The route of a client's model name, by name or alias.

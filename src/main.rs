@@ -4,7 +4,6 @@ mod commands;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use sha2::{Digest as _, Sha256};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -55,16 +54,7 @@ enum Command {
     /// Virtual keys.
     Keys {
         #[command(subcommand)]
-        command: Keys,
-    },
-}
-
-#[derive(Subcommand)]
-enum Keys {
-    /// Print the SHA-256 of a secret, for `keys:` in the config.
-    Hash {
-        /// The secret; read from standard input if left out.
-        secret: Option<String>,
+        command: commands::Keys,
     },
 }
 
@@ -97,7 +87,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo { listen, admin } => demo(listen, admin),
         Command::Usage(usage) => commands::usage(usage),
         Command::Ledger { command } => commands::ledger(command),
-        Command::Keys { command: Keys::Hash { secret } } => hash(secret),
+        Command::Keys { command } => commands::keys(command),
     }
 }
 
@@ -172,17 +162,6 @@ Each request leaves one line here, and a row in the ledger:
 Stop with Ctrl-C.
 "#
     )
-}
-
-fn hash(secret: Option<String>) -> anyhow::Result<ExitCode> {
-    let secret = match secret {
-        Some(secret) => secret,
-        None => std::io::read_to_string(std::io::stdin()).context("cannot read the secret")?,
-    };
-    let secret = secret.trim_end_matches(['\r', '\n']);
-    anyhow::ensure!(!secret.is_empty(), "an empty secret is no key");
-    say(&const_hex::encode(Sha256::digest(secret)))?;
-    Ok(ExitCode::SUCCESS)
 }
 
 fn say(text: &str) -> anyhow::Result<()> {

@@ -146,6 +146,8 @@ pub enum Failure {
     Busy,
     /// Weir is shutting down (C3).
     Draining,
+    /// The key was revoked, and its running requests with it (G1).
+    Revoked,
     /// The open row could not be made durable (L1, L5).
     Ledger,
 }
@@ -193,6 +195,7 @@ impl Failure {
             Self::NonStream => "non_stream",
             Self::Busy => "busy",
             Self::Draining => "draining",
+            Self::Revoked => "key_revoked",
             Self::Ledger => "ledger",
         }
     }
@@ -224,6 +227,7 @@ impl Failure {
             | Self::Total
             | Self::NonStream
             | Self::Draining
+            | Self::Revoked
             | Self::Ledger => false,
         }
     }
@@ -247,6 +251,7 @@ impl Failure {
             Self::Total | Self::NonStream => Outcome::Timeout,
             Self::ClientStatus(_) | Self::ClientErrorEvent(_) => Outcome::ClientError,
             Self::Draining => Outcome::Drained,
+            Self::Revoked => Outcome::Rejected,
             Self::Ledger => Outcome::Internal,
         }
     }
@@ -279,6 +284,7 @@ impl Failure {
             | Self::Total
             | Self::Busy
             | Self::Draining
+            | Self::Revoked
             | Self::Ledger => Blame::Nobody,
         }
     }
@@ -292,6 +298,7 @@ impl Failure {
                 400..=599 => status,
                 _ => 502,
             },
+            Self::Revoked => 401,
             Self::Account(_) | Self::Busy | Self::Draining | Self::Ledger => 503,
             Self::Resolve
             | Self::Connect
@@ -321,6 +328,7 @@ impl Failure {
             | Self::Total
             | Self::NonStream
             | Self::Draining
+            | Self::Revoked
             | Self::Ledger => 9,
             Self::Status(429) | Self::ErrorEvent(429) => 8,
             Self::Status(503 | 529) | Self::ErrorEvent(503 | 529) => 7,
@@ -363,6 +371,7 @@ impl Failure {
             | Self::ClientErrorEvent(_)
             | Self::Busy
             | Self::Draining
+            | Self::Revoked
             | Self::Ledger => false,
         }
     }

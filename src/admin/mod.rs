@@ -1,13 +1,16 @@
-//! The operators' listener: health, readiness, metrics, and the ledger's pages (C4, L6).
+//! The operators' listener: health, readiness, metrics, the ledger's pages, keys and switches (C2, C4, G1, L6).
 //!
 //! The server adds its address. Touches the metrics' registry and the readiness word, and reads the ledger's
 //! file, off the runtime's workers.
 
 mod api;
+mod control;
 mod query;
 mod requests;
 #[cfg(test)]
 mod tests;
+
+pub use control::Control;
 
 use crate::config::{Finding, Report, Secret};
 use crate::gateway::Shared;
@@ -72,6 +75,7 @@ pub struct AdminState {
     refused: ArcSwap<Vec<String>>,
     /// What the gateway's requests share, once it runs.
     shared: OnceLock<Arc<Shared>>,
+    control: OnceLock<Arc<Control>>,
 }
 
 impl AdminState {
@@ -88,6 +92,7 @@ impl AdminState {
             reload: OnceLock::new(),
             refused: ArcSwap::default(),
             shared: OnceLock::new(),
+            control: OnceLock::new(),
         }
     }
 
@@ -100,6 +105,11 @@ impl AdminState {
     /// Shows the gateway's requests and targets. Once; a second call changes nothing.
     pub fn attach(&self, shared: Arc<Shared>) {
         let _is_first = self.shared.set(shared);
+    }
+
+    /// Lets operators change keys and switches. Once; a second call changes nothing.
+    pub fn control(&self, control: Control) {
+        let _is_first = self.control.set(Arc::new(control));
     }
 
     /// Changes what `/readyz` says.
@@ -148,6 +158,9 @@ pub fn service(state: Arc<AdminState>) -> Service<App> {
 #[async_trait]
 impl ServeHttp for App {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        if control::is_page(session.req_header().uri.path()) {
+            return self.control(session).await;
+        }
         let head = session.req_header();
         let authorization = head.headers.get(http::header::AUTHORIZATION);
         let authorization = authorization.map_or(&[][..], http::HeaderValue::as_bytes);
@@ -155,10 +168,7 @@ impl ServeHttp for App {
             let (state, method, uri) = (Arc::clone(&self.state), head.method.clone(), head.uri.clone());
             let authorization = authorization.to_vec();
             let work = move || state.answer(&method, uri.path(), uri.query().unwrap_or_default(), &authorization);
-            tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
-                log::error!(error:%; "an admin page broke");
-                answer_json(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": "the page broke; see the log" }))
-            })
+            tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| broken(&error))
         } else {
             self.state.answer(&head.method, head.uri.path(), "", authorization)
         };
@@ -170,14 +180,69 @@ impl ServeHttp for App {
     }
 }
 
+impl App {
+    /// The pages that change something; the store may block, so it has a thread of its own.
+    async fn control(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let head = session.req_header();
+        let authorization = head.headers.get(http::header::AUTHORIZATION);
+        if !self.state.may_read(authorization.map_or(&[][..], http::HeaderValue::as_bytes)) {
+            session.set_keepalive(None);
+            return unauthorized();
+        }
+        let has_token = self.state.token.load().is_some();
+        if let Err(refused) = control::guard(&head.method, &head.headers, has_token) {
+            session.set_keepalive(None);
+            return *refused;
+        }
+        let Some(control) = self.state.control.get().map(Arc::clone) else {
+            return answer_json(StatusCode::SERVICE_UNAVAILABLE, &json!({ "error": "starting" }));
+        };
+        let (method, uri) = (head.method.clone(), head.uri.clone());
+        let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());
+        let from = session.client_addr().map(ToString::to_string).unwrap_or_default();
+        let Some(body) = whole_body(session).await else {
+            session.set_keepalive(None);
+            return answer_json(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                &json!({ "error": "the body is too large, or broke off" }),
+            );
+        };
+        let ask = control::Ask { method, path, query, body, from };
+        let runtime = tokio::runtime::Handle::current();
+        let work = tokio::task::spawn_blocking(move || runtime.block_on(control.answer(&ask)));
+        work.await.unwrap_or_else(|error| broken(&error))
+    }
+}
+
+/// `None`: too large, or broken off.
+async fn whole_body(session: &mut ServerSession) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(piece) = session.read_request_body().await.ok()? {
+        body.extend_from_slice(&piece);
+        if body.len() > control::MAX_BODY {
+            return None;
+        }
+    }
+    Some(body)
+}
+
+fn broken(error: &tokio::task::JoinError) -> Response<Vec<u8>> {
+    log::error!(error:%; "an admin page broke");
+    answer_json(StatusCode::INTERNAL_SERVER_ERROR, &json!({ "error": "the page broke; see the log" }))
+}
+
+fn unauthorized() -> Response<Vec<u8>> {
+    let body = json!({ "error": "this needs the admin token, as authorization: Bearer" });
+    with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer")
+}
+
 impl AdminState {
     /// The answer to a request. Health and readiness are free, since load balancers and
     /// orchestrators ask for them; all else needs the token, if there is one.
     fn answer(&self, method: &Method, path: &str, query: &str, authorization: &[u8]) -> Response<Vec<u8>> {
         let health = matches!(path, "/healthz" | "/readyz");
         if !health && !self.may_read(authorization) {
-            let body = json!({ "error": "this needs the admin token, as authorization: Bearer" });
-            return with(answer_json(StatusCode::UNAUTHORIZED, &body), WWW_AUTHENTICATE, "Bearer");
+            return unauthorized();
         }
         if !health && path != "/metrics" && path != RELOAD && !api::is_page(path) {
             let pages = [&PAGES[..], &api::PAGES[..]].concat();
@@ -264,7 +329,8 @@ impl AdminState {
 
 const BEARER: &[u8] = b"Bearer ";
 /// For whoever asks for another.
-const PAGES: [&str; 4] = ["/healthz", "/readyz", "/metrics", RELOAD];
+const PAGES: [&str; 8] =
+    ["/healthz", "/readyz", "/metrics", RELOAD, "/api/keys", "/api/keys/NAME", "/api/targets", "/api/switches"];
 /// Loads the config anew.
 const RELOAD: &str = "/api/reload";
 /// Of a refused config; the log has all.

@@ -1,16 +1,17 @@
 //! Decides whose request it is: recognises the virtual key (G1).
 //!
 //! Called by the gateway on each request head. Touches nothing; the ring is built from the config
-//! and replaced whole at a reload.
+//! and from the store, and replaced whole when either changes.
 
 use crate::config::{AllowedModels, Key};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
-use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 
 #[cfg(test)]
 mod tests;
@@ -68,20 +69,58 @@ impl KeyError {
     }
 }
 
-/// All keys of one config.
+/// Keys by their digests: those of one config, or those of the store.
 #[derive(Clone, Debug, Default)]
 pub struct KeyRing {
-    digests: Vec<[u64; 4]>,
-    keys: Vec<Arc<Key>>,
+    by_digest: HashMap<[u8; 32], Arc<Key>>,
 }
 
 impl KeyRing {
     /// The ring of these keys.
     #[must_use]
     pub fn new(keys: &[Arc<Key>]) -> Self {
-        Self { digests: keys.iter().map(|key| words(key.sha256)).collect(), keys: keys.to_vec() }
+        Self { by_digest: keys.iter().map(|key| (key.sha256, Arc::clone(key))).collect() }
     }
 
+    /// Whether a key of that name is in it.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.by_digest.values().any(|key| key.name == name)
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_digest.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_digest.is_empty()
+    }
+
+    /// What the time of it tells is a place in a table of digests, hashed with a random seed: nothing about a secret,
+    /// of which the digest is not known before. The digests themselves are compared in constant time.
+    fn holder(&self, secret: &[u8]) -> Option<&Arc<Key>> {
+        let digest: [u8; 32] = Sha256::digest(secret).into();
+        let found = self.by_digest.get(&digest)?;
+        bool::from(found.sha256.ct_eq(&digest)).then_some(found)
+    }
+}
+
+/// The keys of the file, and those of the store, together. Where a name or a digest stands in both, the file wins.
+#[derive(Clone, Copy, Debug)]
+pub struct Keys<'a> {
+    /// Of the file.
+    pub file: &'a KeyRing,
+    /// Names in the file: a stored key of the same name is not in force.
+    pub names: &'a HashSet<String>,
+    /// Of the store.
+    pub store: &'a KeyRing,
+}
+
+impl Keys<'_> {
     /// The key that a request's headers bring, valid at `now` (G1): `authorization: Bearer` or
     /// `x-api-key`; of both, they must be equal or exactly one valid.
     pub fn find(&self, headers: &HeaderMap, now: SystemTime) -> Result<Arc<Key>, KeyError> {
@@ -108,18 +147,9 @@ impl KeyRing {
         if key.expires.is_some_and(|expires| now > expires) { Err(KeyError::Expired) } else { Ok(Arc::clone(key)) }
     }
 
-    /// Looks at every key, always: the time tells neither whether nor where one was found.
     fn holder(&self, secret: &[u8]) -> Option<&Arc<Key>> {
-        let wanted = words(Sha256::digest(secret).into());
-        let mut index = 0_u64;
-        let mut found = Choice::from(0);
-        for (digest, at) in self.digests.iter().zip(0_u64..) {
-            let differs = digest.iter().zip(wanted).fold(0, |all, (a, b)| all | (a ^ b));
-            let same = differs.ct_eq(&0);
-            index.conditional_assign(&at, same);
-            found |= same;
-        }
-        if bool::from(found) { usize::try_from(index).ok().and_then(|index| self.keys.get(index)) } else { None }
+        let stored = || self.store.holder(secret).filter(|key| !self.names.contains(&key.name));
+        self.file.holder(secret).or_else(stored)
     }
 }
 
@@ -156,13 +186,4 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let token = rest.trim_ascii();
     let apart = rest.first().is_some_and(u8::is_ascii_whitespace);
     (apart && scheme.eq_ignore_ascii_case(b"bearer") && !token.is_empty()).then_some(token)
-}
-
-/// A digest as four words, so that a comparison costs four operations.
-fn words(digest: [u8; 32]) -> [u64; 4] {
-    let mut words = [0; 4];
-    for (word, bytes) in words.iter_mut().zip(digest.as_chunks::<8>().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    words
 }

@@ -22,6 +22,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
     named(&mut out, "keys", &keys(old), &keys(new));
     for (section, same) in [
         ("passthrough", old.passthrough == new.passthrough),
+        ("key_store", old.key_store == new.key_store),
         ("prices", old.price_books.is_same(&new.price_books)),
         ("billing", old.billing == new.billing),
         ("listen", old.listen == new.listen),
@@ -76,6 +77,8 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     server.header_timeout = old.header_timeout;
     keep("server.keepalive_timeout", old.keepalive_timeout != server.keepalive_timeout);
     server.keepalive_timeout = old.keepalive_timeout;
+    keep("key_store", running.key_store != new.key_store);
+    new.key_store = running.key_store;
     let (old, ledger) = (&running.ledger, &mut new.ledger);
     keep("ledger.path", old.path != ledger.path);
     keep("ledger.durability", old.durability != ledger.durability);

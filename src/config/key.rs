@@ -3,7 +3,19 @@
 //! Plain data, made by the check, read by admission.
 
 use super::{Limits, Provider};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use std::sync::Arc;
+
+/// Where keys are kept that are not in the file (G1, G4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyStore {
+    /// A database file beside the ledger.
+    Sqlite,
+    /// The PostgreSQL of `ledger.postgres`, shared by all gateways that use it.
+    Postgres,
+}
 
 /// One path that goes through unrouted (A10).
 #[derive(Clone, Debug, PartialEq, Eq)]

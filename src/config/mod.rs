@@ -20,6 +20,7 @@ mod schema;
 mod secret;
 mod server;
 mod shape;
+mod stored;
 mod tree;
 mod word;
 
@@ -28,13 +29,14 @@ mod tests;
 
 pub use changes::{changes, keep_fixed};
 pub use finding::{Finding, Report};
-pub use key::{AllowedModels, Key, Passthrough};
+pub use key::{AllowedModels, Key, KeyStore, Passthrough};
 pub use limits::{BadBudget, Budget, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, Period, usd};
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
 pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, Provider, StreamErrors, UsageChunk};
 pub use schema::schema;
 pub use secret::Secret;
 pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Timelines, Tls};
+pub use stored::{BadKey, stored_key};
 
 use crate::ledger::LedgerConfig;
 use crate::ledger::billing::Policy;
@@ -72,6 +74,8 @@ pub struct Config {
     pub passthrough: Vec<Passthrough>,
     /// The virtual keys.
     pub keys: Vec<Arc<Key>>,
+    /// Where further keys are kept, if anywhere.
+    pub key_store: Option<KeyStore>,
     /// Which price files there are, and how the charge is made (L3).
     pub prices: PriceConfig,
     /// Their content, read when the config was.

@@ -161,14 +161,14 @@ impl Odd<'_> {
             AllowedModels::All => true,
             AllowedModels::Named(names) => names.contains(&model.name),
         });
-        if !usable && !config.keys.is_empty() {
+        if !usable && !config.keys.is_empty() && config.key_store.is_none() {
             self.say(&path.key("name"), "no key may use this model");
         }
     }
 
     fn keys(&mut self, config: &Config, now: SystemTime) {
         let top = KeyPath::root().key("keys");
-        if config.keys.is_empty() {
+        if config.keys.is_empty() && config.key_store.is_none() {
             self.say(&top, "there are no keys, so every request is refused with 401");
         }
         for (at, key) in config.keys.iter().enumerate() {

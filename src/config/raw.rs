@@ -7,6 +7,7 @@ mod ledger;
 
 pub(super) use ledger::{Ledger, Markup, Postgres, Prices, Sell};
 
+use super::key::KeyStore;
 use super::model::{Affinity, Style, When};
 use super::provider::{ErrorBodies, Http2, StreamErrors, UsageChunk};
 use super::server::LogFormat;
@@ -49,6 +50,8 @@ pub(super) struct File {
     pub(super) passthrough: Vec<Passthrough>,
     /// The virtual keys that clients send.
     pub(super) keys: Option<Vec<Key>>,
+    /// Where `weir keys` and the admin API keep further keys; default: nowhere.
+    pub(super) key_store: Option<KeyStore>,
     /// What tokens cost and what they are sold for.
     #[serde(default)]
     pub(super) prices: Prices,
@@ -482,6 +485,14 @@ pub(super) struct Key {
     /// Addresses it may come from; default any.
     #[schemars(length(min = 1))]
     pub(super) allow_ips: Option<Vec<Network>>,
+}
+
+/// Entries of the key store, as they would stand in the file.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StoredKeys {
+    /// One of them.
+    pub(super) keys: Vec<Key>,
 }
 
 /// What is logged and where.

@@ -15,6 +15,13 @@ pub fn schema() -> Value {
     schema.to_value()
 }
 
+/// The same for the entries of the key store.
+pub(super) fn stored_keys() -> Value {
+    let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<raw::StoredKeys>();
+    RecursiveTransform(without_null).transform(&mut schema);
+    schema.to_value()
+}
+
 /// A key that may be left out must not be null: a section whose content lost its indentation is a mistake (B314).
 fn without_null(schema: &mut Schema) {
     let Some(members) = schema.as_object_mut() else { return };

@@ -40,7 +40,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "keys[].concurrent",
     "keys[].budgets",
     "keys[].on_reached",
-    "key_store",
     "limits",
     "otlp",
     "alerts",

@@ -6,10 +6,11 @@ use super::Gateway;
 use super::exchange::{Admitted, Exchange, Unrouted, clipped};
 use super::pump::Break;
 use crate::admission::facts::{self, BodyError};
-use crate::admission::keys::{may_come_from, may_use};
+use crate::admission::keys::{Keys, may_come_from, may_use};
 use crate::config::Key;
 use crate::protocol::{Endpoint, Protocol};
 use crate::refusal::Reason;
+use crate::switches::Switch;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, Method, header};
 use percent_encoding::percent_decode_str;
@@ -112,6 +113,10 @@ impl Gateway {
         if route.model.protocols.as_ref().is_some_and(|protocols| !protocols.contains(&endpoint.protocol())) {
             return Err(Reason::EndpointNotServed { model, endpoint }.into());
         }
+        let switched_off = exchange.shared.switches.is_off(Switch::Model, &route.name);
+        if switched_off || route.is_off() {
+            return Err(Reason::ModelOff { model }.into());
+        }
         exchange.body = body;
         Ok(Arc::new(Admitted { endpoint, key, facts, route }))
     }
@@ -180,10 +185,15 @@ impl Gateway {
 }
 
 fn holder(session: &Session, exchange: &mut Exchange) -> Result<Arc<Key>, Reason> {
-    let found = exchange.live.keys.find(&session.req_header().headers, SystemTime::now());
+    let stored = exchange.shared.stored_keys.ring();
+    let keys = Keys { file: &exchange.live.keys, names: &exchange.live.key_names, store: &stored };
+    let found = keys.find(&session.req_header().headers, SystemTime::now());
     let key = found.map_err(Reason::Key)?;
     exchange.record.key = Some(Arc::from(key.name.as_str()));
     exchange.record.tag = key.tag.as_deref().map(Arc::from);
+    if exchange.shared.switches.is_off(Switch::Key, &key.name) {
+        return Err(Reason::KeyOff);
+    }
     if may_come_from(&key, exchange.record.client) { Ok(key) } else { Err(Reason::IpNotAllowed) }
 }
 

@@ -12,6 +12,7 @@ use crate::outcome::Outcome;
 use crate::protocol::Protocol;
 use crate::record::Attempt;
 use crate::refusal::Reason;
+use crate::switches::Switch;
 use crate::upstream::site::Site;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -19,6 +20,7 @@ use pingora_core::Error;
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 impl Gateway {
     /// Tells the client why not, in its own envelope.
@@ -69,7 +71,9 @@ impl Gateway {
         id: Option<&str>,
     ) -> Result<(), Break> {
         let anthropic = session.req_header().headers.contains_key("anthropic-version");
-        let usable = exchange.live.config.models.iter().filter(|model| may_use(key, &model.name));
+        let (shared, live) = (Arc::clone(&exchange.shared), Arc::clone(&exchange.live));
+        let is_on = |name: &str| !shared.switches.is_off(Switch::Model, name);
+        let usable = live.config.models.iter().filter(|model| may_use(key, &model.name) && is_on(&model.name));
         let named = |name: &str| if anthropic { anthropic_model(name) } else { openai_model(name) };
         let value = match id {
             None => list(&usable.map(|model| named(&model.name)).collect::<Vec<_>>(), anthropic),

@@ -4,7 +4,7 @@
 //! [`Exchange::finish`] at the end, or when it is dropped because nobody got that far.
 
 use super::booking::Booking;
-use super::shared::{Held, Shared};
+use super::shared::{EndNow, Held, Shared};
 use crate::admission::facts::Facts;
 use crate::admission::headers::holds_secret;
 use crate::config::Key;
@@ -56,8 +56,8 @@ pub struct Exchange {
     pub unrouted: Option<Unrouted>,
     /// Bytes it holds (F2).
     pub held: Held,
-    /// Turns true when it has to end (C3).
-    pub end_now: watch::Receiver<bool>,
+    /// Tells when it has to end (C3, G1).
+    pub end_now: watch::Receiver<EndNow>,
     /// Fires at the relay's next wake; re-armed lazily (K5).
     pub timer: Timer,
     /// The attempt whose head is being made, for `upstream_request_filter`.

@@ -3,6 +3,7 @@
 //! Called by the attempts and by the stages that read an answer. Touches nothing.
 
 use super::exchange::Admitted;
+use crate::admission::keys::KeyError;
 use crate::config::ErrorBodies;
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::{Clock, Ending, ErrorParts, MaskList, Reason};
@@ -128,6 +129,7 @@ pub(super) fn reason(failure: Failure, retry_after: Option<Duration>) -> Reason 
         Failure::Account(_) => return Reason::UpstreamAccount,
         Failure::Busy => return Reason::Overloaded,
         Failure::Draining => return Reason::Draining,
+        Failure::Revoked => return Reason::Key(KeyError::Unknown),
         Failure::Ledger => return Reason::Ledger,
     };
     Reason::UpstreamTimeout { clock }
@@ -145,6 +147,7 @@ pub(super) fn ending(failure: Failure, parts: Option<ErrorParts>) -> Ending {
         }
         Failure::Total | Failure::NonStream => Ending::Timeout,
         Failure::Draining => Ending::Draining,
+        Failure::Revoked => Ending::Revoked,
         Failure::Ledger => Ending::Internal,
         Failure::Send
         | Failure::Head

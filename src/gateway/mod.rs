@@ -18,7 +18,7 @@ mod stream;
 mod tail;
 
 pub use exchange::{Admitted, Exchange};
-pub use shared::{Held, Shared};
+pub use shared::{EndNow, Held, Shared};
 
 use crate::admission::headers;
 use crate::outcome::{Failure, Outcome};

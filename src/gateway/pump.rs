@@ -5,7 +5,8 @@
 
 use super::Gateway;
 use super::booking;
-use super::exchange::Exchange;
+use super::exchange::{Admitted, Exchange};
+use super::shared::EndNow;
 use crate::ledger::Durability;
 use crate::protocol::Protocol;
 use crate::relay::{Action, Input, Next, Relay};
@@ -17,6 +18,7 @@ use pingora_proxy::Session;
 use std::future::Future;
 use std::pin::pin;
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// One write to the client (F3, S3).
 const WRITE_BYTES: usize = 16 * 1024;
@@ -50,7 +52,7 @@ impl Gateway {
                 () = gone(session, &mut exchange.client.pipelined) => break Err(Break::ClientGone),
                 done = &mut work => break Ok(done),
                 () = exchange.timer.fired() => Input::Tick,
-                _ = exchange.end_now.wait_for(|end| *end) => Input::Drain,
+                told = told_to_end(&mut exchange.end_now, exchange.admitted.as_deref()) => told,
             };
             let Some(relay) = &mut exchange.relay else { continue };
             let action = relay.on(Instant::now(), tick);
@@ -217,6 +219,13 @@ pub(super) fn frame_by_chunks(session: &Session, head: &mut ResponseHeader) -> p
         head.insert_header(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
     }
     Ok(())
+}
+
+/// Resolves when the request has to end (C3, G1).
+async fn told_to_end(end_now: &mut watch::Receiver<EndNow>, admitted: Option<&Admitted>) -> Input {
+    let told = end_now.wait_for(|end| end.tells(admitted).is_some()).await;
+    // The sender lives as long as the process.
+    told.ok().and_then(|end| end.tells(admitted)).unwrap_or(Input::Drain)
 }
 
 /// Resolves when the client has left (A9). Early bytes of a next request are no departure.

@@ -2,17 +2,43 @@
 //!
 //! Made by the server at start; read by the gateway. Touches nothing by itself.
 
+use super::exchange::Admitted;
+use crate::keystore::watch::InForce;
 use crate::ledger::money::Nano;
 use crate::ledger::{Ledger, Terms};
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::record::Record;
+use crate::relay::Input;
+use crate::switches::Switches;
 use crate::timeline::{Sight, Timeline, Timelines};
 use crate::upstream::call::Connections;
 use arc_swap::ArcSwap;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::watch;
+
+/// Which running streams have to end.
+#[derive(Clone, Debug, Default)]
+pub struct EndNow {
+    /// All of them (C3).
+    pub all: bool,
+    /// Those of these keys, by digest (G1).
+    pub keys: HashSet<[u8; 32]>,
+}
+
+impl EndNow {
+    /// What a request of that key is told, if it has to end.
+    #[must_use]
+    pub fn tells(&self, admitted: Option<&Admitted>) -> Option<Input> {
+        if self.all {
+            return Some(Input::Drain);
+        }
+        let cut = !self.keys.is_empty() && admitted.is_some_and(|admitted| self.keys.contains(&admitted.key.sha256));
+        cut.then_some(Input::Revoke)
+    }
+}
 
 /// The process-wide state.
 #[derive(Debug)]
@@ -31,10 +57,14 @@ pub struct Shared {
     pub wards: Wards,
     /// New requests are refused (C3).
     pub draining: AtomicBool,
-    /// Turns true when running streams have to end (C3).
-    pub end_now: watch::Sender<bool>,
+    /// Which running streams have to end (C3, G1).
+    pub end_now: watch::Sender<EndNow>,
     /// The last requests (M4).
     pub timelines: Timelines,
+    /// The keys of the store.
+    pub stored_keys: Arc<InForce>,
+    /// What is switched off at runtime (C2).
+    pub switches: Switches,
     /// Requests between head and record.
     pub running: AtomicU64,
     held: AtomicU64,
@@ -53,8 +83,10 @@ impl Shared {
             connections: Connections::new(),
             wards,
             draining: AtomicBool::new(false),
-            end_now: watch::Sender::new(false),
+            end_now: watch::Sender::new(EndNow::default()),
             timelines,
+            stored_keys: Arc::default(),
+            switches: Switches::default(),
             running: AtomicU64::new(0),
             held: AtomicU64::new(0),
         }

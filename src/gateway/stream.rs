@@ -110,8 +110,9 @@ impl Gateway {
     /// out of the pump's select.
     async fn overdue(&self, session: &mut Session, exchange: &mut Exchange, now: Instant) -> Result<Next, Break> {
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
-        if *exchange.end_now.borrow() {
-            return self.step(session, exchange, Input::Drain).await;
+        let told = exchange.end_now.borrow().tells(exchange.admitted.as_deref());
+        if let Some(told) = told {
+            return self.step(session, exchange, told).await;
         }
         if relay.next_wake() <= now {
             return self.step(session, exchange, Input::Tick).await;
@@ -160,7 +161,7 @@ async fn read_on(exchange: &mut Exchange, reply: &mut Reply<'_>, limit: Duration
         let reading = tokio::time::timeout_at(until.into(), reply.body.next());
         let read = tokio::select! {
             biased;
-            _ = end_now.wait_for(|end| *end) => return,
+            _ = end_now.wait_for(|end| end.all) => return,
             read = reading => read,
         };
         let input = match read {

@@ -108,7 +108,9 @@ const NOTHING: Usage = Usage {
 pub fn decide(facts: &Facts, policy: &Policy) -> Bill {
     let (usage, source) = used(facts);
     let free = |basis, why| Bill { usage, source, charged: NOTHING, basis, why };
-    let Some(basis) = policy.of(facts.outcome) else {
+    // A key that was revoked in the middle pays for what it got.
+    let cut = facts.outcome == Outcome::Rejected && facts.output_delivered;
+    let Some(basis) = policy.of(facts.outcome).or(cut.then_some(Basis::Delivered)) else {
         return match facts.outcome {
             Outcome::ClientError | Outcome::Rejected => free(Basis::Free, "refused: nothing was generated"),
             _ if source == Source::None => free(Basis::Full, "whole answer; no usage is known"),

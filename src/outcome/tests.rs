@@ -34,6 +34,7 @@ const ROWS: &[Row] = &[
     (Failure::NonStream, false, Outcome::Timeout, Blame::Target, 504),
     (Failure::Busy, true, Outcome::UpstreamError, Blame::Nobody, 503),
     (Failure::Draining, false, Outcome::Drained, Blame::Nobody, 503),
+    (Failure::Revoked, false, Outcome::Rejected, Blame::Nobody, 401),
 ];
 
 #[test]

@@ -27,6 +27,8 @@ pub enum Ending {
     Budget,
     /// Weir is shutting down (C3).
     Draining,
+    /// The key was revoked, and its running streams with it (G1).
+    Revoked,
     /// A fault of Weir's own.
     Internal,
     /// The upstream's own error, already masked ([`ErrorParts::masked`]): the client's own fault
@@ -114,6 +116,10 @@ fn row(ending: &Ending) -> Row<'_> {
         Ending::Draining => {
             let text = "The server is shutting down, please retry";
             (text, "server_draining", text, "overloaded_error", "server_error")
+        }
+        Ending::Revoked => {
+            let text = "This API key has been revoked";
+            (text, "key_revoked", text, "authentication_error", "server_error")
         }
         Ending::Internal => {
             let text = "Internal error, please retry";

@@ -30,6 +30,13 @@ pub enum Reason {
         /// As the client sent it.
         model: String,
     },
+    /// The key is switched off (C2).
+    KeyOff,
+    /// The model, or every target of it, is switched off (C2).
+    ModelOff {
+        /// As the client sent it.
+        model: String,
+    },
     /// The model is not served at that endpoint.
     EndpointNotServed {
         /// As the client sent it.
@@ -164,6 +171,8 @@ impl Reason {
         match self {
             Self::Key(error) => error.word(),
             Self::IpNotAllowed => "ip_not_allowed",
+            Self::KeyOff => "key_off",
+            Self::ModelOff { .. } => "model_off",
             Self::ModelNotFound { .. } => "model_not_found",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
             Self::EndpointNotServed { .. } => "endpoint_not_served",
@@ -220,7 +229,7 @@ impl Reason {
         match self {
             Self::Body(_) | Self::BodyIncomplete | Self::BodyChunks | Self::Undecodable | Self::Background => 400,
             Self::Key(_) => 401,
-            Self::IpNotAllowed | Self::ModelNotAllowed { .. } => 403,
+            Self::IpNotAllowed | Self::KeyOff | Self::ModelNotAllowed { .. } => 403,
             Self::ModelNotFound { .. }
             | Self::EndpointNotServed { .. }
             | Self::UnknownPath
@@ -238,7 +247,12 @@ impl Reason {
             },
             Self::Internal => 500,
             Self::UpstreamConnect | Self::UpstreamBroken => 502,
-            Self::HeldBytes | Self::Overloaded | Self::Draining | Self::Ledger | Self::UpstreamAccount => 503,
+            Self::HeldBytes
+            | Self::Overloaded
+            | Self::Draining
+            | Self::Ledger
+            | Self::ModelOff { .. }
+            | Self::UpstreamAccount => 503,
             Self::UpstreamTimeout { .. } => 504,
             Self::UpstreamStatus { status, .. } => match (*status, protocol) {
                 // Anthropic's own status, which the other protocols' clients do not know.
@@ -253,6 +267,8 @@ impl Reason {
         match self {
             Self::Key(_) => "invalid_api_key",
             Self::IpNotAllowed => "ip_not_authorized",
+            Self::KeyOff => "key_disabled",
+            Self::ModelOff { .. } => "model_unavailable",
             // OpenAI's own word for both.
             Self::ModelNotFound { .. } | Self::ModelNotAllowed { .. } => "model_not_found",
             Self::EndpointNotServed { .. } => "unsupported_endpoint",
@@ -290,6 +306,10 @@ impl Reason {
                 "Missing or invalid API key. Send a valid key as \"authorization: Bearer KEY\" or \"x-api-key: KEY\"."
             }
             Self::IpNotAllowed => "This API key may not be used from your address.",
+            Self::KeyOff => "This API key is switched off at the moment. Ask the operator.",
+            Self::ModelOff { model } => {
+                return Cow::Owned(format!("The model `{}` is switched off at the moment.", shown(model)));
+            }
             Self::ModelNotFound { model } => {
                 return Cow::Owned(format!("The model `{}` does not exist. GET /v1/models lists yours.", shown(model)));
             }
@@ -351,6 +371,10 @@ impl Reason {
             Self::MethodNotAllowed { allow } => refusal.allow = Some(allow),
             Self::Background => refusal.param = Some("background"),
             Self::StoredNotFound { param } => refusal.param = Some(param),
+            Self::ModelOff { .. } => {
+                refusal.param = Some("model");
+                refusal.should_retry = Some(false);
+            }
             Self::HeldBytes | Self::Overloaded | Self::Draining => {
                 refusal.retry_after = Some(LOAD_RETRY);
                 refusal.should_retry = Some(true);
@@ -382,6 +406,7 @@ impl Reason {
                 refusal.should_retry = Some(false);
             }
             Self::Key(_)
+            | Self::KeyOff
             | Self::IpNotAllowed
             | Self::UnknownPath
             | Self::BodyTooLarge { .. }

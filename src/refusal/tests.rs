@@ -12,6 +12,8 @@ fn all() -> Vec<(Reason, [u16; 3])> {
     vec![
         (Reason::Key(KeyError::Missing), [401; 3]),
         (Reason::IpNotAllowed, [403; 3]),
+        (Reason::KeyOff, [403; 3]),
+        (Reason::ModelOff { model: model() }, [503; 3]),
         (Reason::ModelNotFound { model: model() }, [404; 3]),
         (Reason::ModelNotAllowed { model: model() }, [403; 3]),
         (Reason::EndpointNotServed { model: model(), endpoint: Endpoint::Messages }, [404; 3]),

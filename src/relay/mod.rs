@@ -89,6 +89,8 @@ pub enum Input {
     Tick,
     /// Shutting down: end now.
     Drain,
+    /// The key was revoked: end now.
+    Revoke,
     /// No attempt is left, but the client has a stream open already (A7 after K3).
     GiveUp(Ending, Outcome, &'static str),
 }
@@ -165,7 +167,7 @@ impl Relay {
         match &input {
             Input::Head => self.gaps.begin(now),
             Input::Chunk(_) | Input::End => self.gaps.read(now),
-            Input::Broken | Input::Tick | Input::Drain | Input::GiveUp(..) => {}
+            Input::Broken | Input::Tick | Input::Drain | Input::Revoke | Input::GiveUp(..) => {}
         }
         let action = if self.attempt.as_ref().is_some_and(Attempt::awaits_lf) {
             self.last_lf(now, &input)
@@ -278,6 +280,8 @@ impl Relay {
             Input::Tick => self.tick(now),
             Input::Drain if !self.client.opened => Action::failed(Failure::Draining),
             Input::Drain => self.ending(&Ending::Draining, Outcome::Drained, "draining"),
+            Input::Revoke if !self.client.opened => Action::failed(Failure::Revoked),
+            Input::Revoke => self.ending(&Ending::Revoked, Outcome::Rejected, "key_revoked"),
             Input::GiveUp(ending, outcome, cause) => self.ending(&ending, outcome, cause),
         }
     }
@@ -312,6 +316,7 @@ impl Relay {
             | Input::End
             | Input::Broken
             | Input::Drain
+            | Input::Revoke
             | Input::GiveUp(..) => Bytes::new(),
         };
         let last = self.attempt.as_mut().and_then(Attempt::take_last).unwrap_or(Action::wait());

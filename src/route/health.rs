@@ -4,7 +4,7 @@
 //! attempt. Touches only its own fields; reads no clock.
 
 use crate::config;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,22 @@ struct Condition {
 pub struct Health {
     condition: Mutex<Condition>,
     running: AtomicU32,
+    off: AtomicBool,
+}
+
+/// What an operator is shown of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// Since it last worked.
+    pub failures_in_a_row: u32,
+    /// How long it is still left alone.
+    pub cooling: Option<Duration>,
+    /// Somebody tries whether it works again.
+    pub probing: bool,
+    /// Requests running now.
+    pub running: u32,
+    /// Switched off by an operator.
+    pub off: bool,
 }
 
 /// A slot of a target: frees itself, and with it the right to be the probe.
@@ -58,6 +74,30 @@ impl Health {
     #[must_use]
     pub fn is_healthy(&self) -> bool {
         self.condition().cool_until.is_none()
+    }
+
+    /// Whether an operator has switched it off (C2): no new attempt goes there.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.off.load(Ordering::Relaxed)
+    }
+
+    /// Switches; answers whether that changed anything.
+    pub fn set_off(&self, off: bool) -> bool {
+        self.off.swap(off, Ordering::Relaxed) != off
+    }
+
+    /// As it is now.
+    #[must_use]
+    pub fn shown(&self, now: Instant) -> Shown {
+        let condition = *self.condition();
+        Shown {
+            failures_in_a_row: condition.failures_in_a_row,
+            cooling: condition.cool_until.map(|until| until.saturating_duration_since(now)),
+            probing: condition.probing,
+            running: self.running(),
+            off: self.is_off(),
+        }
     }
 
     /// Requests running now.

@@ -92,8 +92,8 @@ impl Route {
     /// them again. `None`: every slot is taken.
     #[must_use]
     pub fn choose(&self, now: Instant, affinity: Option<u64>, tried: &[Arc<Target>]) -> Option<Choice> {
-        let mut order: Vec<_> =
-            self.targets.iter().map(|target| (rank(target, now, affinity, tried), target)).collect();
+        let on = self.targets.iter().filter(|target| !target.health.is_off());
+        let mut order: Vec<_> = on.map(|target| (rank(target, now, affinity, tried), target)).collect();
         order.sort_by_key(|(rank, _)| *rank);
         order.into_iter().find_map(|(_, target)| {
             let permit = target.health.enter(target.config.max_concurrent, now)?;
@@ -101,12 +101,18 @@ impl Route {
         })
     }
 
+    /// Whether every target is switched off (C2).
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.targets.iter().all(|target| target.health.is_off())
+    }
+
     /// Whether a target with a free slot is left that was not tried.
     #[must_use]
     pub fn has_untried(&self, tried: &[Arc<Target>]) -> bool {
         self.targets.iter().any(|target| {
             let has_room = target.config.max_concurrent.is_none_or(|max| target.health.running() < max);
-            has_room && !tried.iter().any(|done| Arc::ptr_eq(done, target))
+            has_room && !target.health.is_off() && !tried.iter().any(|done| Arc::ptr_eq(done, target))
         })
     }
 }

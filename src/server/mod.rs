@@ -13,10 +13,12 @@ mod watch;
 pub use app::head_was_read;
 pub use listen::ListenError;
 
-use crate::admin::{self, AdminState, Readiness, Reload};
+use crate::admin::{self, AdminState, Control, Readiness, Reload};
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
+use crate::keystore::watch::Watch as KeyWatch;
+use crate::keystore::{Store, StoreError};
 use crate::ledger::sink::{Sink, SinkError};
 use crate::ledger::{Ledger, OnCommit, OpenError};
 use crate::live::{Live, Wards};
@@ -51,6 +53,9 @@ pub enum StartError {
     /// The ledger's file.
     #[error(transparent)]
     Ledger(#[from] OpenError),
+    /// The key store.
+    #[error(transparent)]
+    Keys(#[from] StoreError),
     /// The PostgreSQL sink's URL or roots.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -101,6 +106,9 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
     state.attach(Arc::clone(&shared));
+    let stored_keys = follow_keys(config, &shared)?;
+    let store = config.key_store.map(|_| Store::of(config)).transpose()?;
+    state.control(Control::new(Arc::clone(&shared), store));
 
     let reloader = Arc::new(Reloader {
         path: source.as_ref().map(|source| source.path.clone()),
@@ -144,8 +152,26 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     if let Some(shipping) = shipping {
         shipping.end(&ledger);
     }
+    drop(stored_keys);
     ledger.close();
     Ok(shared.running.load(Ordering::Acquire) == 0)
+}
+
+/// The keys of the store come into force, and stay true (G1).
+fn follow_keys(config: &Config, shared: &Arc<Shared>) -> Result<Option<KeyWatch>, StoreError> {
+    if config.key_store.is_none() {
+        return Ok(None);
+    }
+    let ending = Arc::clone(shared);
+    let cut = move |keys| {
+        ending.end_now.send_if_modified(|end| {
+            let changed = end.keys != keys;
+            end.keys = keys;
+            changed
+        });
+    };
+    let in_force = Arc::clone(&shared.stored_keys);
+    KeyWatch::start(Store::of(config)?, &config.ledger.path, in_force, Arc::new(cut)).map(Some)
 }
 
 /// Pingora's settings, from ours alone.

@@ -69,7 +69,7 @@ impl ShutdownSignalWatch for Drain {
         }
         self.shared.draining.store(true, Ordering::Release);
         self.state.set_readiness(Readiness::Draining);
-        self.shared.end_now.send_replace(true);
+        self.shared.end_now.send_modify(|end| end.all = true);
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
         log::info!(running = self.shared.running.load(Ordering::Acquire); "exiting");
         ShutdownSignal::GracefulTerminate

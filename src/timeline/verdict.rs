@@ -83,6 +83,9 @@ pub fn verdict(end: &End<'_>) -> (EndedBy, String) {
         }
         "stalled" => (EndedBy::Model, format!("{target} went silent: {}.", failure(end.cause))),
         "timeout" => (EndedBy::Weir, format!("It took {took}, longer than timeouts.{} allows.", end.cause)),
+        "rejected" if end.cause == "key_revoked" => {
+            (EndedBy::Weir, "The key was revoked, and its running streams with it.".to_owned())
+        }
         "rejected" => (EndedBy::Weir, format!("Weir refused it with {}: {}.", end.status, end.cause.replace('_', " "))),
         "budget_reached" => (EndedBy::Weir, "The key's budget ran out, and on_reached is cut.".to_owned()),
         "drained" => (EndedBy::Weir, "Weir was shutting down.".to_owned()),

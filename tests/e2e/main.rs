@@ -38,6 +38,8 @@ mod hostile;
 #[cfg(test)]
 mod keepalive;
 #[cfg(test)]
+mod keys;
+#[cfg(test)]
 mod leaving;
 #[cfg(test)]
 mod matrix;

@@ -1,8 +1,9 @@
-use super::{CREDENTIAL_HEADERS, KeyError, KeyRing, may_come_from, may_use};
+use super::{CREDENTIAL_HEADERS, KeyError, KeyRing, Keys, may_come_from, may_use};
 use crate::config::{AllowedModels, Key, Limits};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 fn key(name: &str, secret: &str, expires: Option<SystemTime>) -> Arc<Key> {
@@ -34,7 +35,12 @@ fn find(lines: &[(&'static str, &str)]) -> Result<String, KeyError> {
     for (name, value) in lines {
         headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
     }
-    ring.find(&headers, now()).map(|key| key.name.clone())
+    of_file(&ring).find(&headers, now()).map(|key| key.name.clone())
+}
+
+fn of_file(file: &KeyRing) -> Keys<'_> {
+    static NONE: LazyLock<(HashSet<String>, KeyRing)> = LazyLock::new(Default::default);
+    Keys { file, names: &NONE.0, store: &NONE.1 }
 }
 
 #[test]
@@ -81,7 +87,7 @@ fn g1_table_of_keys() {
 fn g1_an_empty_ring_knows_nobody() {
     let mut headers = HeaderMap::new();
     headers.insert("x-api-key", HeaderValue::from_static("x"));
-    assert_eq!(KeyRing::default().find(&headers, now()).unwrap_err(), KeyError::Unknown);
+    assert_eq!(of_file(&KeyRing::default()).find(&headers, now()).unwrap_err(), KeyError::Unknown);
 }
 
 #[test]
@@ -91,7 +97,26 @@ fn g1_any_key_of_many_is_found() {
     for n in [0, 1, 149, 298, 299] {
         let mut headers = HeaderMap::new();
         headers.insert("x-api-key", HeaderValue::from_str(&format!("secret-{n}")).unwrap());
-        assert_eq!(ring.find(&headers, now()).unwrap().name, n.to_string());
+        assert_eq!(of_file(&ring).find(&headers, now()).unwrap().name, n.to_string());
+    }
+}
+
+#[test]
+fn g1_the_file_wins_over_the_store() {
+    let file = KeyRing::new(&[key("a", "of-file", None)]);
+    let store = KeyRing::new(&[key("a", "of-store", None), key("b", "b-of-store", None), key("c", "of-file", None)]);
+    let names = HashSet::from(["a".to_owned()]);
+    let keys = Keys { file: &file, names: &names, store: &store };
+    for (secret, expected) in [
+        ("of-file", Ok("a")),
+        ("of-store", Err(KeyError::Unknown)),
+        ("b-of-store", Ok("b")),
+        ("c", Err(KeyError::Unknown)),
+    ] {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-api-key", HeaderValue::from_static(secret));
+        let found = keys.find(&headers, now()).map(|key| key.name.clone());
+        assert_eq!(found, expected.map(str::to_owned), "{secret}");
     }
 }
 

@@ -3,7 +3,8 @@
 use super::{Check, choice};
 use crate::config::keypath::KeyPath;
 use crate::config::word::{Method, Name};
-use crate::config::{AllowedModels, Key, Limits, Model, Passthrough, Provider, raw};
+use crate::config::{AllowedModels, Key, KeyStore, Limits, Model, Passthrough, Provider, raw};
+use crate::ledger::LedgerConfig;
 use crate::protocol::Endpoint;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -63,6 +64,14 @@ impl Check<'_> {
         keys
     }
 
+    pub(super) fn key_store(&mut self, store: Option<KeyStore>, ledger: &LedgerConfig) {
+        let path = KeyPath::root().key("key_store");
+        let known = ledger.postgres.is_some() || self.findings.touch(&KeyPath::root().key("ledger"));
+        if store == Some(KeyStore::Postgres) && !known {
+            self.error(&path, "the keys would be in the database of ledger.postgres; add its url there".to_owned());
+        }
+    }
+
     fn allowed(
         &mut self,
         raw: Vec<Name>,
@@ -77,6 +86,9 @@ impl Check<'_> {
             return AllowedModels::All;
         }
         for (at, Name(name)) in raw.iter().enumerate() {
+            if self.any_model {
+                break;
+            }
             let path = path.item(at);
             let names = || models.iter().map(|model| model.name.as_str());
             match by_name.get(name) {
@@ -100,11 +112,12 @@ impl Check<'_> {
         raw: Vec<raw::Passthrough>,
         providers: &BTreeMap<String, Arc<Provider>>,
         keys: &[Arc<Key>],
+        store: bool,
     ) -> Vec<Passthrough> {
         let mut out: Vec<Passthrough> = Vec::new();
         for (at, raw) in raw.into_iter().enumerate() {
             let path = KeyPath::root().key("passthrough").item(at);
-            self.known_keys(&raw.keys, keys, &path.key("keys"));
+            self.known_keys(&raw.keys, keys, store, &path.key("keys"));
             let provider = raw.provider.and_then(|name| self.provider(&name.0, providers, &path.key("provider")));
             let Some(written) = raw.path else { continue };
             let methods = raw.methods.unwrap_or_default().into_iter().map(|Method(method)| method).collect();
@@ -138,8 +151,8 @@ impl Check<'_> {
         out
     }
 
-    fn known_keys(&mut self, names: &[Name], keys: &[Arc<Key>], path: &KeyPath) {
-        if self.findings.touch(&KeyPath::root().key("keys")) {
+    fn known_keys(&mut self, names: &[Name], keys: &[Arc<Key>], store: bool, path: &KeyPath) {
+        if store || self.findings.touch(&KeyPath::root().key("keys")) {
             return; // some names are not known
         }
         for (at, Name(name)) in names.iter().enumerate() {

@@ -15,16 +15,16 @@ use super::raw;
 use super::secret::Outside;
 use super::shape::nearest;
 use super::tree::{Kind, Node};
-use super::{Config, Provider};
+use super::{Config, Key, Provider};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The configuration, as far as the file gives one; it counts only when nothing was found.
 pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, findings: &mut Findings) -> Config {
-    let mut check = Check { root, base_dir: outside.base_dir, files: outside.files, findings };
+    let mut check = Check { root, base_dir: outside.base_dir, files: outside.files, findings, any_model: false };
     let top = KeyPath::root();
     let listen = check.listen(file.listen.unwrap_or_default());
     let admin = check.admin(file.admin, &listen);
@@ -32,9 +32,10 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let providers = check.providers(file.providers.unwrap_or_default());
     let (models, by_name) = check.models(file.models.unwrap_or_default(), &file.defaults, &providers);
     let keys = check.keys(file.keys.unwrap_or_default(), &models, &by_name);
-    let passthrough = check.passthrough(file.passthrough, &providers, &keys);
+    let passthrough = check.passthrough(file.passthrough, &providers, &keys, file.key_store.is_some());
     let (prices, price_books) = check.prices(file.prices);
     let ledger = check.ledger(file.ledger);
+    check.key_store(file.key_store, &ledger);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
     let timelines = super::Timelines { keep: file.timelines.keep };
@@ -46,6 +47,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
         models,
         passthrough,
         keys,
+        key_store: file.key_store,
         prices,
         price_books,
         billing: file.billing,
@@ -57,12 +59,28 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     }
 }
 
+/// The keys alone, of the key store. Without a `config` they may name any model.
+pub(super) fn check_keys(
+    raw: Vec<raw::Key>,
+    config: Option<&Config>,
+    root: &Node,
+    findings: &mut Findings,
+) -> Vec<Arc<Key>> {
+    let files = RefCell::default();
+    let mut check = Check { root, base_dir: Path::new(""), files: &files, findings, any_model: config.is_none() };
+    let empty = HashMap::new();
+    let (models, by_name) = config.map_or((&[][..], &empty), |config| (&config.models[..], &config.by_name));
+    check.keys(raw, models, by_name)
+}
+
 struct Check<'a> {
     root: &'a Node,
     base_dir: &'a Path,
     /// What was read besides the config itself.
     files: &'a RefCell<Vec<PathBuf>>,
     findings: &'a mut Findings,
+    /// Keys may name models that the file does not have.
+    any_model: bool,
 }
 
 impl Check<'_> {

@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where to, and how.
-pub(super) struct Connector {
+pub(crate) struct Connector {
     config: Config,
     tls: MakeRustlsConnect,
 }
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    pub(super) fn new(url: &str) -> Result<Self, SinkError> {
+    pub(crate) fn new(url: &str) -> Result<Self, SinkError> {
         let (url, roots) = split(url);
         let mut config: Config = url.parse().map_err(SinkError::from)?;
         config.connect_timeout(CONNECT_TIMEOUT).tcp_user_timeout(TCP_USER_TIMEOUT);
@@ -44,7 +44,7 @@ impl Connector {
     }
 
     /// The client, and the task that drives it.
-    pub(super) async fn connect(&self) -> Result<(Client, JoinHandle<()>), SinkError> {
+    pub(crate) async fn connect(&self) -> Result<(Client, JoinHandle<()>), SinkError> {
         let (client, connection) = self.config.connect(self.tls.clone()).await?;
         let driver = tokio::spawn(async move {
             // Whoever waits for an answer gets the error, too.

@@ -17,7 +17,7 @@ mod tests;
 
 use super::config::PostgresConfig;
 use super::mailbox::{Mailbox, Message};
-use connect::Connector;
+pub(crate) use connect::Connector;
 use local::Local;
 use remote::Remote;
 use std::path::{Path, PathBuf};

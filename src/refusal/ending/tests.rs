@@ -57,6 +57,7 @@ fn e3_b97_b98_b100_b104_every_cause_in_every_protocol() {
         (Ending::Unavailable, "upstream_unavailable", "api_error", "server_error"),
         (Ending::Budget, "budget_exceeded", "billing_error", "rate_limit_exceeded"),
         (Ending::Draining, "server_draining", "overloaded_error", "server_error"),
+        (Ending::Revoked, "key_revoked", "authentication_error", "server_error"),
         (Ending::Internal, "internal_error", "api_error", "server_error"),
     ] {
         let (name, data) = event(Protocol::Chat, &ending);
