@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::Connector;
 use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::protocols::http::v2::client::PING_TIMEDOUT;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
@@ -269,7 +270,7 @@ fn lost_head(error: &Error) -> Lost {
     let silent_end = matches!(
         error.etype(),
         ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::H2Error | ErrorType::H2Downgrade
-    );
+    ) || *error.etype() == PING_TIMEDOUT;
     Lost { failure: Failure::Head, again: if silent_end { Again::IfPooled } else { Again::No } }
 }
 

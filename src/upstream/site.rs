@@ -20,8 +20,9 @@ use std::time::Duration;
 const H2_STREAM_WINDOW: u32 = 256 * 1024;
 /// A11: streams on one upstream connection.
 const H2_STREAMS: u32 = 64;
-/// A11, B293: a dead HTTP/2 connection is noticed within two of these.
-const H2_PING: Duration = Duration::from_secs(15);
+/// A11, B293: how often an HTTP/2 connection is pinged, in use or not; Pingora waits 5 s for the answer, so
+/// a dead one is noticed within 15 s, before a client loses its patience.
+const H2_PING: Duration = Duration::from_secs(10);
 /// Pooled connections are dropped after this; most servers close idle ones after 60 s or more.
 const POOL_IDLE: Duration = Duration::from_secs(50);
 

@@ -199,7 +199,7 @@ async fn e2_tls_that_ends_without_its_close_notify_is_an_interruption() {
     std::fs::create_dir_all(&folder).unwrap();
     let [ca, ..] = pki.write(&folder);
     let go_on = Signal::new();
-    let upstream = Upstream::start_tls(Reply::sse().write(CHAT_D.begun()).wait(&go_on).rst(), &pki).await;
+    let upstream = Upstream::start_tls(Reply::sse().write(CHAT_D.begun()).wait(&go_on).cut(), &pki).await;
     let weir = Setup::with_provider(&upstream.url(), &format!("ca: \"{}\"", ca.display())).start().await;
     let mut client = Client::connect(&weir).await;
     let head = client.open(CHAT, CHAT_ASK).await;

@@ -347,3 +347,26 @@ async fn a11_goaway_lets_running_streams_end_and_later_ones_go_elsewhere() {
     tokio::time::sleep(pause).await;
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.text(), chat_seen());
 }
+
+/// Packets to a pooled HTTP/2 connection get lost: its ping finds out, and the request that waits on it goes
+/// out again on a new connection, without an attempt more (A11).
+#[tokio::test]
+async fn b293_a_dead_http2_connection_is_found_by_its_ping() {
+    let upstream = H2Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::with_provider(&upstream.url(), "http2: prior_knowledge").start().await;
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.text(), chat_seen());
+    upstream.go_mute();
+    let began = std::time::Instant::now();
+    let received = tokio::time::timeout(Duration::from_secs(60), async {
+        let mut client = Client::connect(&weir).await;
+        client.post(CHAT, CHAT_ASK).await;
+        // Keepalives make the head and every chunk come before `within` loses its patience.
+        client.receive().await
+    });
+    let received = received.await.expect("the ping's bound is seconds");
+    let took = began.elapsed();
+    assert_eq!(without_keepalives(&received.body).0, chat_seen());
+    assert_eq!(tries(&weir.record(received.id()).await), ["up:ok"]);
+    assert_eq!((upstream.connections(), upstream.count()), (2, 2));
+    assert!(took > Duration::from_secs(5), "it was dead before it was asked: {took:?}");
+}

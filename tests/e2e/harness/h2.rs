@@ -9,9 +9,13 @@ use super::within;
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -20,6 +24,8 @@ use tokio::task::{JoinHandle, JoinSet};
 pub(crate) struct H2Upstream {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Seen>,
+    /// Connections with a lower number have gone mute.
+    mute: Arc<AtomicUsize>,
     tls: bool,
     task: JoinHandle<()>,
 }
@@ -54,25 +60,31 @@ impl H2Upstream {
         let address = listener.local_addr().expect("an address");
         let seen = Seen::new(default);
         let tls = acceptor.is_some();
-        let shared = Arc::clone(&seen);
+        let mute = Arc::new(AtomicUsize::new(0));
+        let (shared, muted) = (Arc::clone(&seen), Arc::clone(&mute));
         let task = tokio::spawn(async move {
             let mut tasks = JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
                 socket.set_nodelay(true).expect("nodelay");
-                let (shared, acceptor) = (Arc::clone(&shared), acceptor.clone());
+                let (shared, acceptor, muted) = (Arc::clone(&shared), acceptor.clone(), Arc::clone(&muted));
                 tasks.spawn(async move {
                     match acceptor {
-                        None => serve(socket, shared).await,
+                        None => serve(socket, shared, muted).await,
                         Some(acceptor) => {
                             if let Ok(tls) = acceptor.accept(socket).await {
-                                serve(tls, shared).await;
+                                serve(tls, shared, muted).await;
                             }
                         }
                     }
                 });
             }
         });
-        Self { address, seen, tls, task }
+        Self { address, seen, mute, tls, task }
+    }
+
+    /// All connections so far read and write nothing any more but stay open: packets are lost.
+    pub(crate) fn go_mute(&self) {
+        self.mute.store(self.seen.connections(), Ordering::Relaxed);
     }
 
     /// For `base_url`.
@@ -82,18 +94,73 @@ impl H2Upstream {
     }
 }
 
-async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, seen: Arc<Seen>) {
+/// What a script can do to the whole connection of its stream.
+#[derive(Clone, Default)]
+struct Line {
+    goaway: Arc<Notify>,
+    cut: Arc<Notify>,
+    /// Bytes that are no HTTP/2 and go out before the next write.
+    garbage: Arc<Mutex<Vec<u8>>>,
+}
+
+/// A connection that can be spoilt.
+struct Wire<S> {
+    io: S,
+    number: usize,
+    muted: Arc<AtomicUsize>,
+    garbage: Arc<Mutex<Vec<u8>>>,
+}
+
+impl<S> Wire<S> {
+    fn mute(&self) -> bool {
+        self.number < self.muted.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.mute() { Poll::Pending } else { Pin::new(&mut self.get_mut().io).poll_read(cx, buf) }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.mute() {
+            return Poll::Pending;
+        }
+        let mut garbage = this.garbage.lock().unwrap();
+        while !garbage.is_empty() {
+            let wrote = ready!(Pin::new(&mut this.io).poll_write(cx, &garbage))?;
+            garbage.drain(..wrote);
+        }
+        drop(garbage);
+        Pin::new(&mut this.io).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+}
+
+async fn serve(io: impl AsyncRead + AsyncWrite + Unpin, seen: Arc<Seen>, muted: Arc<AtomicUsize>) {
     let number = seen.connected();
-    let Ok(mut connection) = h2::server::handshake(io).await else { return };
-    let goaway = Arc::new(Notify::new());
+    let line = Line::default();
+    let wire = Wire { io, number, muted, garbage: Arc::clone(&line.garbage) };
+    let Ok(mut connection) = h2::server::handshake(wire).await else { return };
     let mut tasks = JoinSet::new();
     loop {
         let next = tokio::select! {
             next = connection.accept() => next,
-            () = goaway.notified() => { connection.graceful_shutdown(); continue; }
+            () = line.goaway.notified() => { connection.graceful_shutdown(); continue; }
+            () = line.cut.notified() => return,
         };
         let Some(Ok((request, respond))) = next else { return };
-        tasks.spawn(stream(request, respond, number, Arc::clone(&seen), Arc::clone(&goaway)));
+        tasks.spawn(stream(request, respond, number, Arc::clone(&seen), line.clone()));
     }
 }
 
@@ -102,7 +169,7 @@ async fn stream(
     respond: SendResponse<Bytes>,
     connection: usize,
     seen: Arc<Seen>,
-    goaway: Arc<Notify>,
+    line: Line,
 ) {
     let (parts, mut body) = request.into_parts();
     let mut whole = BytesMut::new();
@@ -123,7 +190,7 @@ async fn stream(
         closed: None,
         played: false,
     });
-    match play(respond, &reply, &goaway).await {
+    match play(respond, &reply, &line).await {
         Ok(()) => seen.played(at),
         Err(Gone) => seen.closed(at),
     }
@@ -132,7 +199,7 @@ async fn stream(
 /// The other side has reset the stream or closed the connection.
 struct Gone;
 
-async fn play(mut respond: SendResponse<Bytes>, reply: &Reply, goaway: &Notify) -> Result<(), Gone> {
+async fn play(mut respond: SendResponse<Bytes>, reply: &Reply, line: &Line) -> Result<(), Gone> {
     for step in &reply.before {
         match step {
             Step::Pause(time) => tokio::select! {
@@ -151,10 +218,15 @@ async fn play(mut respond: SendResponse<Bytes>, reply: &Reply, goaway: &Notify) 
             match step {
                 Step::Rst | Step::Fin => respond.send_reset(Reason::INTERNAL_ERROR),
                 Step::Reset(code) => respond.send_reset(Reason::from(*code)),
-                Step::GoAway => goaway.notify_one(),
+                Step::GoAway => line.goaway.notify_one(),
                 Step::Hang => {
                     let _ = std::future::poll_fn(|cx| respond.poll_reset(cx)).await;
                     return Err(Gone);
+                }
+                Step::Cut => line.cut.notify_one(),
+                Step::Raw(bytes) => {
+                    line.garbage.lock().unwrap().extend_from_slice(bytes);
+                    respond.send_reset(Reason::INTERNAL_ERROR);
                 }
                 other => panic!("{other:?} without a head is not for HTTP/2"),
             }
@@ -169,7 +241,16 @@ async fn play(mut respond: SendResponse<Bytes>, reply: &Reply, goaway: &Notify) 
     let mut send = respond.send_response(head, false).map_err(|_| Gone)?;
     for step in &reply.steps {
         match step {
-            Step::Write(bytes) | Step::Raw(bytes) => write(&mut send, bytes.clone()).await?,
+            Step::Write(bytes) => write(&mut send, bytes.clone()).await?,
+            // Anything to be written takes it along.
+            Step::Raw(bytes) => {
+                line.garbage.lock().unwrap().extend_from_slice(bytes);
+                write(&mut send, Bytes::from_static(b"\n")).await?;
+            }
+            Step::Cut => {
+                line.cut.notify_one();
+                return Ok(());
+            }
             Step::Pause(time) => tokio::select! {
                 () = tokio::time::sleep(*time) => {}
                 _ = std::future::poll_fn(|cx| send.poll_reset(cx)) => return Err(Gone),
@@ -187,7 +268,7 @@ async fn play(mut respond: SendResponse<Bytes>, reply: &Reply, goaway: &Notify) 
                 send.send_reset(Reason::from(*code));
                 return Ok(());
             }
-            Step::GoAway => goaway.notify_one(),
+            Step::GoAway => line.goaway.notify_one(),
             Step::Hang => {
                 let _ = std::future::poll_fn(|cx| send.poll_reset(cx)).await;
                 return Err(Gone);

@@ -38,7 +38,7 @@ pub(crate) enum Framing {
 pub(crate) enum Step {
     /// One write; with `Framing::Chunked`, one chunk; in HTTP/2, one DATA frame.
     Write(Bytes),
-    /// Bytes without framing (HTTP/1.1 only).
+    /// Bytes without framing; in HTTP/2 they spoil the connection.
     Raw(Bytes),
     /// Silence.
     Pause(Duration),
@@ -46,6 +46,8 @@ pub(crate) enum Step {
     Wait(Signal),
     /// Close our side without what the framing still owes.
     Fin,
+    /// Close the whole connection at once; TLS without its close notify.
+    Cut,
     /// Reset the connection; in HTTP/2, the stream with `INTERNAL_ERROR`.
     Rst,
     /// Reset the stream with this code (HTTP/2; in HTTP/1.1 as `Rst`).
@@ -175,6 +177,10 @@ impl Reply {
 
     pub(crate) fn fin(self) -> Self {
         self.step(Step::Fin)
+    }
+
+    pub(crate) fn cut(self) -> Self {
+        self.step(Step::Cut)
     }
 
     pub(crate) fn rst(self) -> Self {

@@ -268,6 +268,8 @@ impl AsyncWrite for Connection {
 enum Left {
     Open,
     Finished,
+    /// Closed at once; TLS without its close notify.
+    Cut,
     Reset,
 }
 
@@ -296,6 +298,10 @@ async fn serve(connection: Connection, seen: &Seen) {
                 let _ = writer.shutdown().await;
                 gone(&mut reader, &mut buffer).await;
                 seen.closed(at);
+                return;
+            }
+            Ok(Left::Cut) => {
+                seen.played(at);
                 return;
             }
             Ok(Left::Reset) => {
@@ -440,6 +446,7 @@ async fn act(writer: &mut WriteHalf<Connection>, step: &Step, framing: Framing) 
         Step::Pause(time) => tokio::time::sleep(*time).await,
         Step::Wait(signal) => within("a signal of the test", signal.wait()).await,
         Step::Fin => return Ok(Some(Left::Finished)),
+        Step::Cut => return Ok(Some(Left::Cut)),
         Step::Rst | Step::Reset(_) => return Ok(Some(Left::Reset)),
         Step::GoAway => {}
         Step::Hang => std::future::pending().await,

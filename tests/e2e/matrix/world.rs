@@ -171,7 +171,7 @@ const TRICKLE: Duration = Duration::from_millis(20);
 pub(super) fn reply(dialect: Dialect, phase: Phase, fault: Fault, read: &Signal) -> Reply {
     let status = matches!(fault, Fault::S429 | Fault::S500 | Fault::S529);
     match (phase, fault) {
-        (Phase::Sent, Fault::Fin) => return Reply { status: 0, ..Reply::sse().fin() },
+        (Phase::Sent, Fault::Fin) => return Reply { status: 0, ..Reply::sse().cut() },
         (Phase::Sent, Fault::Rst) => return Reply::reset(),
         (Phase::Sent, Fault::Stall) => return Reply::silent(),
         (Phase::Sent, Fault::Garbage) => return Reply::raw("nonsense\r\n\r\n").fin(),
@@ -182,7 +182,7 @@ pub(super) fn reply(dialect: Dialect, phase: Phase, fault: Fault, read: &Signal)
         (Phase::Sent, _) => return fault.answer(dialect),
         (Phase::Headers, _) if status => {
             let whole = fault.answer(dialect);
-            return Reply { steps: Vec::new(), ..whole }.pause(50).fin();
+            return Reply { steps: Vec::new(), ..whole }.pause(50).cut();
         }
         _ => {}
     }
@@ -197,7 +197,7 @@ pub(super) fn reply(dialect: Dialect, phase: Phase, fault: Fault, read: &Signal)
         }
     };
     match fault {
-        Fault::Fin => stream.fin(),
+        Fault::Fin => stream.cut(),
         Fault::Rst => stream.rst(),
         Fault::Stall => stream.hang(),
         Fault::Trickle => {
