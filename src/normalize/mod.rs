@@ -246,6 +246,10 @@ impl Normalizer {
         match self.rewritten(bytes, span, payload) {
             Change::Keep => out.extend_from_slice(bytes.get(span.start..span.end).unwrap_or_default()),
             Change::Replace(event) => out.extend_from_slice(&event),
+            // The LF that this one still waits for will end the ones before it.
+            Change::Drop | Change::Fail(_) if out.ends_with(frame::owed(bytes, span)) => {
+                out.truncate(out.len() - frame::owed(bytes, span).len());
+            }
             Change::Drop | Change::Fail(_) => {}
         }
         if out.is_empty() { Change::Drop } else { Change::Replace(out.freeze()) }

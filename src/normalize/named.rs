@@ -71,7 +71,16 @@ pub(super) fn event<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repai
     let mut members = Members::of(text, &mut walker)?;
     walker.object(|walker, name| {
         match &*name.bytes() {
-            b"type" => found.kind = walker.string()?.map(Text::bytes).filter(|kind| is_word(kind)),
+            b"type" => {
+                walker.peek()?;
+                let start = walker.at();
+                found.kind = walker.string()?.map(Text::bytes).filter(|kind| is_word(kind));
+                if let Some(known) = found.kind.as_deref().and_then(known_kind).filter(|_| wanted.sequence.is_some()) {
+                    repairs.note(Repair::PartEvent);
+                    found.edits.replace(start..walker.at(), [b"\"", known, b"\""].concat());
+                    found.kind = Some(known.into());
+                }
+            }
             b"sequence_number" => {
                 let raw = walker.skip()?;
                 found.sequence = whole(raw);
@@ -105,6 +114,15 @@ pub(super) fn event<'t>(text: &'t [u8], wanted: &Wanted<'_>, repairs: &mut Repai
         found.sequence = Some(sequence);
     }
     Ok(Some(found))
+}
+
+/// What OpenAI calls an event that vLLM and others call something else, which its SDK for Node does not know.
+fn known_kind(kind: &[u8]) -> Option<&'static [u8]> {
+    match kind {
+        b"response.reasoning_part.added" => Some(b"response.content_part.added"),
+        b"response.reasoning_part.done" => Some(b"response.content_part.done"),
+        _ => None,
+    }
 }
 
 /// Reads a whole reply: the object that events carry inside.

@@ -54,6 +54,8 @@ pub(in crate::normalize) enum Repair {
     Index,
     /// `delta` missing or null.
     Delta,
+    /// No `role` in a choice's first delta.
+    Role,
     /// A whole `message` in a chunk.
     Message,
     /// `finish_reason` missing.
@@ -80,6 +82,8 @@ pub(in crate::normalize) enum Repair {
     Sequence,
     /// A part's number that is not its place.
     Part,
+    /// `response.reasoning_part.…`, which OpenAI does not have.
+    PartEvent,
     /// Null members in a part of a tool call.
     CallNulls,
     /// N5.
@@ -146,6 +150,7 @@ const PHRASES: &[(Repair, &str, &str)] = &[
     (Repair::Choices, "`choices` missing or null", "`[]`"),
     (Repair::Index, "choices without `index`", "their position"),
     (Repair::Delta, "choices without `delta`", "`{}`"),
+    (Repair::Role, "no `role` in a choice's first delta", "`assistant`"),
     (Repair::Message, "the whole `message` again in each chunk", "left out"),
     (Repair::Unfinished, "`finish_reason` missing until the end", "`null`"),
     (Repair::Finish, "finish reasons of its own", "`stop`, `length`, `tool_calls`"),
@@ -164,5 +169,6 @@ const PHRASES: &[(Repair, &str, &str)] = &[
     (Repair::Name, "no `event:` lines", "added from `type`"),
     (Repair::Sequence, "no `sequence_number`", "counted"),
     (Repair::Part, "`content_index` that is not the part's place", "the place"),
+    (Repair::PartEvent, "`response.reasoning_part.added` and `.done`", "`response.content_part.…`"),
     (Repair::Error, "errors in a form of its own", "Weir's form (`stream_errors: native`)"),
 ];

@@ -1,6 +1,7 @@
 //! Rules N1 to N5: rows by hand, and every recorded stream.
 
 mod captures;
+mod cuts;
 mod rows;
 
 use super::{Asked, Change, Normalizer, Repairs, Settings};

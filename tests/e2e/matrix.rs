@@ -99,7 +99,7 @@ async fn run(cells: Vec<Cell>, first: First<'_>) {
         } else {
             // What spoils a whole HTTP/2 connection must not spoil it for other cells.
             if !first.settings.is_empty() && matches!(cell.fault, Fault::Fin | Fault::Garbage) {
-                provider = format!("own{}", owners);
+                provider = format!("own{owners}");
                 owners += 1;
                 setup = setup
                     .provider(&format!("{provider}: {{ base_url: \"{}\", api_key: k{} }}", first.url, first.settings));

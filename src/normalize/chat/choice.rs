@@ -15,16 +15,34 @@ struct Choice<'t> {
     text: &'t [u8],
     members: Members<'t>,
     index: Index,
-    /// It has a delta (or a text, A10).
-    has_said: bool,
+    said: Said<'t>,
     has_finish: bool,
 }
+
+/// Its delta.
+enum Said<'t> {
+    Missing,
+    Null(Range<usize>),
+    /// Past its last member; `role`: it tells one.
+    Delta {
+        members: Members<'t>,
+        role: bool,
+    },
+    /// A text (A10), or something that is no object.
+    Other,
+}
+
+/// Choices whose role is remembered; nobody asks for more.
+const MAX_ROLES: u64 = 64;
+/// What OpenAI's first delta of every choice says; its SDK for Node wants to know it.
+const ROLE: &[u8] = b"\"role\":\"assistant\"";
 
 /// Its number.
 enum Index {
     Missing,
     Null(Range<usize>),
-    Told,
+    /// `None`: with something that is no number.
+    Told(Option<u64>),
 }
 
 impl Chat {
@@ -42,7 +60,7 @@ impl Chat {
             text: chunk.text.get(walker.at()..).unwrap_or_default(),
             members: Members::of(chunk.text, walker)?,
             index: Index::Missing,
-            has_said: false,
+            said: Said::Missing,
             has_finish: false,
         };
         walker.object(|walker, name| {
@@ -80,14 +98,9 @@ impl Chat {
             _ if !normalize => drop(walker.skip()?),
             b"delta" if kind == Kind::Null => {
                 walker.skip()?;
-                edits.replace(start..walker.at(), &b"{}"[..]);
-                self.repairs.note(Repair::Delta);
-                choice.has_said = true;
+                choice.said = Said::Null(start..walker.at());
             }
-            b"delta" => {
-                self.said(chunk, edits, walker, choice.text)?;
-                choice.has_said = true;
-            }
+            b"delta" => choice.said = self.said(chunk, edits, walker, choice.text)?,
             b"message" if chunk.form == Form::Chunk => {
                 self.repairs.note(Repair::Message);
                 if has_member(choice.text, "delta") {
@@ -95,18 +108,19 @@ impl Chat {
                     return Ok(true);
                 }
                 edits.replace(choice.members.name(name.raw()), &b"\"delta\""[..]);
-                self.said(chunk, edits, walker, choice.text)?;
-                choice.has_said = true;
+                choice.said = self.said(chunk, edits, walker, choice.text)?;
             }
-            b"message" => self.said(chunk, edits, walker, choice.text)?,
+            b"message" => {
+                self.said(chunk, edits, walker, choice.text)?;
+            }
             b"text" => {
                 walker.skip()?;
-                choice.has_said = true;
+                choice.said = Said::Other;
             }
             b"index" => {
-                walker.skip()?;
-                let null = kind == Kind::Null;
-                choice.index = if null { Index::Null(start..walker.at()) } else { Index::Told };
+                let raw = walker.skip()?;
+                let told = || Index::Told(std::str::from_utf8(raw).ok().and_then(|raw| raw.parse().ok()));
+                choice.index = if kind == Kind::Null { Index::Null(start..walker.at()) } else { told() };
             }
             b"finish_reason" => {
                 self.finish_reason(edits, walker)?;
@@ -122,29 +136,52 @@ impl Chat {
 
     /// What every choice has.
     fn complete<'t>(&mut self, chunk: &Chunk<'t>, mut choice: Choice<'t>, edits: &mut Edits<'t>) {
-        let position = chunk.count;
+        let mut position = Some(chunk.count);
         match choice.index {
-            Index::Told => {}
+            Index::Told(index) => position = index,
             Index::Null(at) => {
                 self.repairs.note(Repair::Index);
-                edits.replace(at, position.to_string().into_bytes());
+                edits.replace(at, chunk.count.to_string().into_bytes());
             }
             Index::Missing => {
                 self.repairs.note(Repair::Index);
-                choice.members.add(edits, format!("\"index\":{position}").as_bytes());
+                choice.members.add(edits, format!("\"index\":{}", chunk.count).as_bytes());
             }
         }
         if chunk.form == Form::Reply {
             return;
         }
-        if !choice.has_said {
-            self.repairs.note(Repair::Delta);
-            choice.members.add(edits, b"\"delta\":{}");
+        let role = position.is_some_and(|index| self.wants_role(index, &choice.said));
+        if role {
+            self.repairs.note(Repair::Role);
+        }
+        let delta = || if role { [b"{", ROLE, b"}"].concat() } else { b"{}".to_vec() };
+        match choice.said {
+            Said::Missing => {
+                self.repairs.note(Repair::Delta);
+                choice.members.add(edits, &[&b"\"delta\":"[..], &delta()].concat());
+            }
+            Said::Null(at) => {
+                self.repairs.note(Repair::Delta);
+                edits.replace(at, delta());
+            }
+            Said::Delta { mut members, .. } if role => members.add(edits, ROLE),
+            Said::Delta { .. } | Said::Other => {}
         }
         if !choice.has_finish {
             self.repairs.note(Repair::Unfinished);
             choice.members.add(edits, b"\"finish_reason\":null");
         }
+    }
+
+    /// Whether this is a choice's first delta and does not tell the role.
+    const fn wants_role(&mut self, index: u64, said: &Said<'_>) -> bool {
+        if index >= MAX_ROLES || matches!(said, Said::Other) {
+            return false;
+        }
+        let first = self.roles & (1 << index) == 0;
+        self.roles |= 1 << index;
+        first && !matches!(said, Said::Delta { role: true, .. })
     }
 
     /// A delta or a message; `choice` is the text from its choice on.
@@ -154,14 +191,16 @@ impl Chat {
         edits: &mut Edits<'t>,
         walker: &mut Walker<'t>,
         choice: &'t [u8],
-    ) -> Result<()> {
+    ) -> Result<Said<'t>> {
         if walker.peek()? != Kind::Object {
-            return walker.skip().map(drop);
+            return walker.skip().map(|_| Said::Other);
         }
+        let mut role = false;
         let delta = Delta::look(chunk.text.get(walker.at()..).unwrap_or_default())?;
         let mut members = Members::of(chunk.text, walker)?;
         walker.object(|walker, name| {
             let kind = walker.peek()?;
+            role |= name.is("role");
             if kind == Kind::Array && chunk.form == Form::Chunk && name.is("tool_calls") {
                 let mut position = 0;
                 walker.array(|walker| {
@@ -174,7 +213,7 @@ impl Chat {
             }
             delta.member(&mut self.repairs, &mut members, edits, walker, name)
         })?;
-        Ok(())
+        Ok(Said::Delta { members, role })
     }
 
     fn finish_reason<'t>(&mut self, edits: &mut Edits<'t>, walker: &mut Walker<'t>) -> Result<()> {

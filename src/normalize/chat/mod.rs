@@ -54,6 +54,8 @@ pub(super) struct Chat {
     begins: Option<(Vec<u8>, Range<usize>)>,
     usage: Option<HeldUsage>,
     calls: Calls,
+    /// Choices that have begun, a bit each.
+    roles: u64,
     pub(super) repairs: Repairs,
 }
 
@@ -106,6 +108,7 @@ impl Chat {
             begins: None,
             usage: None,
             calls: Calls::default(),
+            roles: 0,
             repairs: Repairs::default(),
         }
     }

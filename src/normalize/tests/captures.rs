@@ -104,6 +104,8 @@ fn said(protocol: Protocol, stream: &[u8]) -> Vec<(u64, &'static str, String)> {
                 }
                 let members = event.as_object_mut().unwrap();
                 members.remove("sequence_number");
+                let kind = members["type"].as_str().unwrap_or_default().replace("reasoning_part", "content_part");
+                members["type"] = kind.into();
                 members.remove("content_index");
                 out.push((0, "event", event.to_string()));
             }
@@ -258,6 +260,7 @@ fn n3_other_members_keep_their_bytes_and_their_order() {
         let settings = Settings { usage_chunk_strict: false, ..ALL };
         let normal = events(&capture.normal(settings, true).bytes);
         let members = |data: &str| -> String {
+            let data = &data.replace("response.reasoning_part", "response.content_part");
             let Ok(raw) = serde_json::from_str::<Raw<'_>>(data) else { return data.to_owned() };
             let kept = raw
                 .iter()

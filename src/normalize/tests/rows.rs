@@ -25,7 +25,8 @@ fn chunk(rest: &str) -> String {
 /// Chat: the inside of a choice (or other members) before and after.
 fn check_choice(before: &str, after: &str) {
     let event = |choice: &str| format!("data: {}\n\n", chunk(&format!(r#""choices":[{{{choice}}}]"#)));
-    check(SHAPE, Endpoint::Chat, true, &event(before), &event(after));
+    let begun = event(r#""index":0,"delta":{"role":"assistant"},"finish_reason":null"#);
+    check(SHAPE, Endpoint::Chat, true, &(begun.clone() + &event(before)), &(begun + &event(after)));
 }
 
 #[test]
@@ -63,6 +64,30 @@ fn n2_choices() {
 }
 
 #[test]
+fn n2_the_first_delta_of_a_choice_tells_the_role() {
+    let event = |choices: &str| format!("data: {}\n\n", chunk(&format!(r#""choices":[{choices}]"#)));
+    let rows = [
+        (r#"{"index":0,"finish_reason":null}"#, r#"{"index":0,"finish_reason":null,"delta":{"role":"assistant"}}"#),
+        (
+            r#"{"delta":{"content":"a"},"index":1,"finish_reason":null}"#,
+            r#"{"delta":{"content":"a","role":"assistant"},"index":1,"finish_reason":null}"#,
+        ),
+        // Once for each.
+        (
+            r#"{"delta":{"content":"a"},"index":1,"finish_reason":null},{"delta":null,"index":2,"finish_reason":null}"#,
+            r#"{"delta":{"content":"a"},"index":1,"finish_reason":null},{"delta":{"role":"assistant"},"index":2,"finish_reason":null}"#,
+        ),
+        (
+            r#"{"index":3,"delta":{"role":"tool"},"finish_reason":null}"#,
+            r#"{"index":3,"delta":{"role":"tool"},"finish_reason":null}"#,
+        ),
+        (r#"{"index":3,"delta":{},"finish_reason":null}"#, r#"{"index":3,"delta":{},"finish_reason":null}"#),
+    ];
+    let [before, after] = [rows.map(|(before, _)| event(before)), rows.map(|(_, after)| event(after))];
+    check(SHAPE, Endpoint::Chat, true, &before.concat(), &after.concat());
+}
+
+#[test]
 fn n2_reasoning_and_content() {
     let rows = [
         (r#""reasoning":"\u00e9\/""#, r#""reasoning_content":"\u00e9\/""#),
@@ -93,7 +118,9 @@ fn n2_tool_calls_are_numbered_by_their_ids() {
     let event = |calls: &str| {
         format!(
             "data: {}\n\n",
-            chunk(&format!(r#""choices":[{{"delta":{{"tool_calls":[{calls}]}},"finish_reason":null,"index":0}}]"#))
+            chunk(&format!(
+                r#""choices":[{{"delta":{{"role":"a","tool_calls":[{calls}]}},"finish_reason":null,"index":0}}]"#
+            ))
         )
     };
     let before = [
@@ -150,7 +177,7 @@ fn n2_content_parts_are_numbered_by_their_place() {
 
 #[test]
 fn n2_what_a_chunk_is_called() {
-    let said = r#""choices":[{"index":0,"delta":{"content":"a"},"finish_reason":null}]"#;
+    let said = r#""choices":[{"index":0,"delta":{"role":"a","content":"a"},"finish_reason":null}]"#;
     let good = format!("data: {}\n\n", chunk(said));
     let rows = [
         // Without an id of its own, the stream gets Weir's.
@@ -171,12 +198,12 @@ fn n2_what_a_chunk_is_called() {
         (good.clone() + "data: {\"choices\":[\n\n", good.clone() + "data: {\"choices\":[\n\n"),
         // Several data lines become one; other lines stay, in their style.
         (
-            "id: 1\r\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\r\nretry: 5\r\ndata:\"created\":7,\"model\":\"m\",\"provider\":\"x\",\r\ndata: \"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\n\r\n".to_owned(),
-            "id: 1\r\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\", \"created\":7,\"model\":\"m\", \"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}]}\r\nretry: 5\r\n\r\n".to_owned(),
+            "id: 1\r\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\r\nretry: 5\r\ndata:\"created\":7,\"model\":\"m\",\"provider\":\"x\",\r\ndata: \"choices\":[{\"index\":0,\"delta\":{\"role\":\"a\"},\"finish_reason\":null}]}\r\n\r\n".to_owned(),
+            "id: 1\r\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\", \"created\":7,\"model\":\"m\", \"choices\":[{\"index\":0,\"delta\":{\"role\":\"a\"},\"finish_reason\":null}]}\r\nretry: 5\r\n\r\n".to_owned(),
         ),
         // A BOM and no space after the colon.
-        (format!("\u{feff}data:{}\n\n", chunk(r#""p":"x","choices":[{"index":0,"delta":{},"finish_reason":null}]"#)),
-         format!("\u{feff}data:{}\n\n", chunk(r#""choices":[{"index":0,"delta":{},"finish_reason":null}]"#))),
+        (format!("\u{feff}data:{}\n\n", chunk(r#""p":"x","choices":[{"index":0,"delta":{"role":"a"},"finish_reason":null}]"#)),
+         format!("\u{feff}data:{}\n\n", chunk(r#""choices":[{"index":0,"delta":{"role":"a"},"finish_reason":null}]"#))),
     ];
     for (before, after) in rows {
         check(SHAPE, Endpoint::Chat, true, &before, &after);
@@ -185,7 +212,7 @@ fn n2_what_a_chunk_is_called() {
 
 #[test]
 fn n2_usage_comes_to_the_top() {
-    let finish = r#""index":0,"delta":{},"finish_reason":"stop""#;
+    let finish = r#""index":0,"delta":{"role":"a"},"finish_reason":"stop""#;
     let top = format!("data: {}\n\n", chunk(&format!(r#""choices":[{{{finish}}}],"usage":{{"prompt_tokens":1.0}}"#)));
     for before in [
         format!(r#""choices":[{{{finish},"usage":{{"prompt_tokens":1.0}}}}]"#),
@@ -268,6 +295,10 @@ fn n2_event_lines_and_sequence_numbers() {
         (
             "\u{feff}data: {\"type\":\"a\",\"sequence_number\":null}\r\r",
             "\u{feff}event: a\rdata: {\"type\":\"a\",\"sequence_number\":0}\r\r",
+        ),
+        (
+            "event: response.reasoning_part.done\ndata: {\"type\": \"response.reasoning_part.done\",\"sequence_number\":4}\n\n",
+            "event: response.content_part.done\ndata: {\"type\": \"response.content_part.done\",\"sequence_number\":4}\n\n",
         ),
         (
             "event: x\ndata: {\"type\":\"a\",\"sequence_number\":4}\n\n",
