@@ -35,6 +35,8 @@ pub struct Provider {
     pub usage_chunk: UsageChunk,
     /// N5.
     pub stream_errors: StreamErrors,
+    /// B212.
+    pub price_tier: PriceTier,
     /// HTTP/2 or not.
     pub http2: Http2,
     /// PEM file with the roots to trust instead of the system's.
@@ -167,6 +169,17 @@ pub enum StreamErrors {
     AsIs,
     /// In the shapes and codes of Weir's own errors.
     Native,
+}
+
+/// Which service tier a provider's answers are priced by (B212).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PriceTier {
+    /// The one that the answer names, else the request's.
+    #[default]
+    Served,
+    /// The request's: the provider names the same one whatever it serves.
+    Requested,
 }
 
 /// Which HTTP version is spoken to a provider.

@@ -9,7 +9,7 @@ pub(super) use ledger::{Ledger, Markup, Postgres, Prices, Sell};
 
 use super::key::KeyStore;
 use super::model::{Affinity, Style, When};
-use super::provider::{ErrorBodies, Http2, StreamErrors, UsageChunk};
+use super::provider::{ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
 use super::server::LogFormat;
 use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
@@ -196,6 +196,8 @@ pub(super) struct Provider {
     pub(super) usage_chunk: Option<UsageChunk>,
     /// How errors inside its streams are told; default `as_is`.
     pub(super) stream_errors: Option<StreamErrors>,
+    /// Which service tier its answers are priced by; default served.
+    pub(super) price_tier: Option<PriceTier>,
     /// Which HTTP version is spoken; default auto.
     pub(super) http2: Option<Http2>,
     /// PEM file with the roots to trust instead of the system's.

@@ -6,7 +6,7 @@ use super::Terms;
 use super::billing::{self, Bill, Facts};
 use super::config::{Durability, OnFailure};
 use super::mailbox::{Mailbox, Message};
-use super::price::{Money, Sale};
+use super::price::{Money, Sale, Tier};
 use crate::meter::usage::{Source, Usage};
 use crate::protocol::Endpoint;
 use crate::record::Record;
@@ -101,7 +101,7 @@ impl Settlement {
             model: record.model.as_deref().unwrap_or_default(),
             provider,
             provider_model,
-            tier: record.tier_served.as_deref().or(record.tier_requested.as_deref()),
+            tier: Tier { requested: record.tier_requested.as_deref(), served: record.tier_served.as_deref() },
             bill: &bill,
             other_models: &other_models,
             failed: &failed,

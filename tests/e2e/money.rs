@@ -336,3 +336,90 @@ async fn f6_f9_a_reply_too_large_to_be_held_is_metered_too() {
         assert_eq!((number(&row, "input"), field(&row, "source")), (Some(1234), "reported".into()), "{row}");
     }
 }
+
+const TIERED: &str = r#"
+prices:
+  - model: upstream-model
+    input: "4"
+    cache_read: "0.40"
+    output: "16"
+    audio_input: "40"
+    service_tiers: { flex: { input: "2", cache_read: "0.20", output: "8" }, priority: { input: "8", output: "32" } }
+  - { model: advisor, input: "10", output: "50" }
+"#;
+
+/// A stream of one dialect in which the events with these numbers name a service tier.
+fn tiered(dialect: Dialect, tier: &str, at: &[usize]) -> String {
+    let name = |(index, event): (usize, &String)| {
+        if !at.contains(&index) {
+            return event.clone();
+        }
+        match dialect.name {
+            "chat" => event.replacen("{\"id\"", &format!("{{\"service_tier\":\"{tier}\",\"id\""), 1),
+            "responses" => event.replacen("\"status\"", &format!("\"service_tier\":\"{tier}\",\"status\""), 1),
+            _ => event.replacen("\"input_tokens\"", &format!("\"service_tier\":\"{tier}\",\"input_tokens\""), 1),
+        }
+    };
+    dialect.events().iter().enumerate().map(name).collect()
+}
+
+/// Wherever the answer names its tier, it is recorded beside the requested one, and priced; for a provider
+/// that always names the same one, the requested one is.
+#[tokio::test]
+async fn b211_b212_the_tier_served_is_recorded_and_priced_or_the_one_requested() {
+    let (_folder, section) = prices("prices.yaml", TIERED);
+    let upstream = Upstream::start(Reply::json(500, "{}")).await;
+    let echo = Upstream::start(Reply::stream(tiered(CHAT_D, "default", &[0]))).await;
+    let weir = Setup::new(&upstream.url())
+        .provider(&format!("echo: {{ base_url: \"{}\", api_key: k, price_tier: requested }}", echo.url()))
+        .other_model("{ name: echoed, targets: [{ provider: echo, model: upstream-model }] }")
+        .section(&section)
+        .start()
+        .await;
+    let rows = [
+        ("only in the first chunk", CHAT_D, vec![0], 12 * 2_000 + 2 * 8_000),
+        ("only in the last chunk", CHAT_D, vec![4], 12 * 2_000 + 2 * 8_000),
+        ("in response.completed", RESP_D, vec![5], 12 * 2_000 + 8 * 200 + 5 * 8_000),
+        ("in message_start", MSG_D, vec![0], 25 * 2_000 + 15 * 8_000),
+        ("nowhere: as requested", CHAT_D, vec![], 12 * 8_000 + 2 * 32_000),
+    ];
+    for (name, dialect, at, cost) in rows {
+        upstream.push(Reply::stream(tiered(dialect, "flex", &at)));
+        let ask = dialect.ask().replacen('{', "{\"service_tier\":\"priority\",", 1);
+        let row = weir.booked(weir.post(dialect.path, ask).await.id()).await;
+        let served = if at.is_empty() { "" } else { "flex" };
+        let tiers = (field(&row, "tier_requested"), field(&row, "tier_served"));
+        assert_eq!(tiers, ("priority".into(), served.into()), "{name}");
+        assert_eq!(nano(&row, "cost"), Some(cost), "{name}: {row}");
+    }
+    let ask = CHAT_ASK.replace("public-model", "echoed").replacen('{', "{\"service_tier\":\"priority\",", 1);
+    let row = weir.booked(weir.post(CHAT, ask).await.id()).await;
+    assert_eq!((field(&row, "tier_requested"), field(&row, "tier_served")), ("priority".into(), "default".into()));
+    assert_eq!(nano(&row, "cost"), Some(12 * 8_000 + 2 * 32_000), "B212: {row}");
+}
+
+#[tokio::test]
+async fn b209_cached_audio_is_subtracted_once() {
+    let (_folder, section) = prices("prices.yaml", TIERED);
+    let usage = r#"{"prompt_tokens":100,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":40,"audio_tokens":50,"cached_tokens_details":{"audio_tokens":30,"text_tokens":10}}}"#;
+    let stream = chat_ok().replace(r#"{"prompt_tokens":12,"completion_tokens":2,"total_tokens":14}"#, usage);
+    let upstream = Upstream::start(Reply::stream(stream)).await;
+    let weir = Setup::new(&upstream.url()).section(&section).start().await;
+    let row = weir.booked(weir.post(CHAT, CHAT_ASK).await.id()).await;
+    assert_eq!(nano(&row, "cost"), Some(40 * 4_000 + 20 * 40_000 + 40 * 400 + 2 * 16_000), "{row}");
+}
+
+#[tokio::test]
+async fn b217_another_model_inside_the_answer_is_recorded_and_priced_as_itself() {
+    let (_folder, section) = prices("prices.yaml", TIERED);
+    let end = r#"{"input_tokens":25,"output_tokens":15,"iterations":[{"type":"message","model":"upstream-model","input_tokens":25,"output_tokens":15},{"type":"advisor_message","model":"advisor","input_tokens":1000,"output_tokens":9}]}"#;
+    let stream = msg_with(r#"{"input_tokens":25,"output_tokens":1}"#, &[end]);
+    let upstream = Upstream::start(Reply::stream(stream)).await;
+    let weir = Setup::new(&upstream.url()).section(&section).start().await;
+    let row = weir.booked(weir.post(MESSAGES, MSG_D.ask()).await.id()).await;
+    assert_eq!((number(&row, "input"), number(&row, "output")), (Some(25), Some(15)), "{row}");
+    let others: Value = serde_json::from_str(&field(&row, "other_models")).expect("JSON");
+    assert_eq!(others.to_string().matches("advisor").count(), 1, "{others}");
+    assert!(others.to_string().contains("1000"), "{others}");
+    assert_eq!(nano(&row, "cost"), Some(25 * 4_000 + 15 * 16_000 + 1000 * 10_000 + 9 * 50_000), "{row}");
+}

@@ -3,10 +3,12 @@
 use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::raw;
+use crate::config::{PriceTier, Provider};
 use crate::ledger::LedgerConfig;
 use crate::ledger::config::{BATCH, PostgresConfig, PriceConfig, Sell};
 use crate::ledger::price::{PriceError, Prices};
 use crate::ledger::sink;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Check<'_> {
@@ -41,7 +43,11 @@ impl Check<'_> {
         Some(PostgresConfig { url, batch: raw.batch.unwrap_or(BATCH) })
     }
 
-    pub(super) fn prices(&mut self, raw: raw::Prices) -> (PriceConfig, Arc<Prices>) {
+    pub(super) fn prices(
+        &mut self,
+        raw: raw::Prices,
+        providers: &BTreeMap<String, Arc<Provider>>,
+    ) -> (PriceConfig, Arc<Prices>) {
         let sell = match raw.sell {
             raw::Sell::Markup(raw::Markup { markup }) => {
                 markup.map_or_else(Sell::default, |factor| Sell::Markup(factor.0))
@@ -57,6 +63,8 @@ impl Check<'_> {
             }
             Prices::default()
         });
+        let as_requested = providers.values().filter(|provider| provider.price_tier == PriceTier::Requested);
+        let books = books.by_requested_tier(as_requested.map(|provider| provider.name.clone()).collect());
         (config, Arc::new(books))
     }
 

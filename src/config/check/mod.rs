@@ -33,7 +33,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let (models, by_name) = check.models(file.models.unwrap_or_default(), &file.defaults, &providers);
     let keys = check.keys(file.keys.unwrap_or_default(), &models, &by_name);
     let passthrough = check.passthrough(file.passthrough, &providers, &keys, file.key_store.is_some());
-    let (prices, price_books) = check.prices(file.prices);
+    let (prices, price_books) = check.prices(file.prices, &providers);
     let ledger = check.ledger(file.ledger);
     check.key_store(file.key_store, &ledger);
     let log = check.log(&file.log, &top.key("log"));

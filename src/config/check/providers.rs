@@ -75,6 +75,7 @@ impl Check<'_> {
             normalize: raw.normalize.unwrap_or(false),
             usage_chunk: raw.usage_chunk.unwrap_or_default(),
             stream_errors: raw.stream_errors.unwrap_or_default(),
+            price_tier: raw.price_tier.unwrap_or_default(),
             http2: raw.http2.unwrap_or_default(),
             ca,
             headers,

@@ -30,6 +30,8 @@ const VERSION_DIGITS: usize = 16;
 pub struct Prices {
     cost: Vec<Arc<Book>>,
     sell: Selling,
+    /// Providers that name the same tier whatever they serve (B212).
+    as_requested: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -41,7 +43,11 @@ enum Selling {
 impl Default for Prices {
     /// No prices, markup 1: everything is unpriced.
     fn default() -> Self {
-        Self { cost: Vec::new(), sell: Selling::Markup { by: Decimal::ONE, word: "1".into() } }
+        Self {
+            cost: Vec::new(),
+            sell: Selling::Markup { by: Decimal::ONE, word: "1".into() },
+            as_requested: Vec::new(),
+        }
     }
 }
 
@@ -75,14 +81,23 @@ pub struct Sale<'a> {
     pub provider: &'a str,
     /// Its model's name there.
     pub provider_model: &'a str,
-    /// The service tier to price by: served, else requested (B212).
-    pub tier: Option<&'a str>,
+    /// The service tiers of the request.
+    pub tier: Tier<'a>,
     /// The decision of [`super::billing::decide`].
     pub bill: &'a Bill,
     /// Usage of other models inside the same answer (U3).
     pub other_models: &'a [(String, Usage)],
     /// What failed attempts had reported, by `provider/model`: in the cost, never in the charge (L3).
     pub failed: &'a [(Arc<str>, Usage)],
+}
+
+/// The service tier that was asked for and the one that the upstream says it served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tier<'a> {
+    /// In the request.
+    pub requested: Option<&'a str>,
+    /// In the answer.
+    pub served: Option<&'a str>,
 }
 
 /// Charge and cost of one request.
@@ -136,12 +151,12 @@ impl Prices {
             },
         };
         match sell {
-            Some(sell) if errors.is_empty() => Ok(Self { cost, sell }),
+            Some(sell) if errors.is_empty() => Ok(Self { cost, sell, as_requested: Vec::new() }),
             _ => Err(errors),
         }
     }
 
-    /// Whether they come from the same files' content.
+    /// Whether they come from the same files' content and are used alike.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let versions = |prices: &Self| prices.cost.iter().map(|book| Arc::clone(&book.version)).collect::<Vec<_>>();
@@ -150,7 +165,19 @@ impl Prices {
             (Selling::Book(book), Selling::Book(other)) => book.version == other.version,
             (Selling::Markup { .. }, Selling::Book(_)) | (Selling::Book(_), Selling::Markup { .. }) => false,
         };
-        same_sell && versions(self) == versions(other)
+        same_sell && versions(self) == versions(other) && self.as_requested == other.as_requested
+    }
+
+    /// B212: what these providers say of the tier they served is not believed; the requested one is priced.
+    #[must_use]
+    pub fn by_requested_tier(self, providers: Vec<String>) -> Self {
+        Self { as_requested: providers, ..self }
+    }
+
+    /// The tier to price by: the one served, else the one requested.
+    fn tier<'t>(&self, provider: &str, tier: Tier<'t>) -> Option<&'t str> {
+        let as_requested = self.as_requested.iter().any(|name| name == provider);
+        if as_requested { tier.requested } else { tier.served.or(tier.requested) }
     }
 
     /// Whether the cost book knows a target; for `weir check` and the metric.
@@ -174,7 +201,8 @@ impl Prices {
         let mut cost = self.cost_of(sale, &sale.bill.usage, true);
         for (target, usage) in sale.failed {
             let (provider, model) = target.split_once('/').unwrap_or((target, ""));
-            let attempt = add_up((model, *usage), &[], sale.tier, |model| self.entry(provider, model));
+            let attempt =
+                add_up((model, *usage), &[], self.tier(provider, sale.tier), |model| self.entry(provider, model));
             cost.sum = cost.sum.zip(attempt.sum).and_then(|(sum, more)| sum.0.checked_add(more.0)).map(Atto);
             cost.version = cost.version.or(attempt.version);
             cost.searches_unpriced |= attempt.searches_unpriced;
@@ -190,7 +218,7 @@ impl Prices {
                 (side, nano, version)
             }
             Selling::Book(book) => {
-                let side = sell_of(book, sale, with_others);
+                let side = sell_of(book, sale, self.tier(sale.provider, sale.tier), with_others);
                 let nano = side.sum.and_then(|sum| round(sum, Decimal::ONE));
                 let version = side.version.clone();
                 (side, nano, version)
@@ -213,7 +241,7 @@ impl Prices {
     fn cost_of(&self, sale: &Sale<'_>, usage: &Usage, with_others: bool) -> Side {
         let find = |model: &str| self.entry(sale.provider, model);
         let main = (sale.provider_model, *usage);
-        add_up(main, if with_others { sale.other_models } else { &[] }, sale.tier, find)
+        add_up(main, if with_others { sale.other_models } else { &[] }, self.tier(sale.provider, sale.tier), find)
     }
 
     /// The first book that knows it wins.
@@ -222,10 +250,10 @@ impl Prices {
     }
 }
 
-fn sell_of(book: &Arc<Book>, sale: &Sale<'_>, with_others: bool) -> Side {
+fn sell_of(book: &Arc<Book>, sale: &Sale<'_>, tier: Option<&str>, with_others: bool) -> Side {
     let find = |model: &str| Some((book.find("", model)?, Arc::clone(&book.version)));
     let main = (sale.model, sale.bill.charged);
-    add_up(main, if with_others { sale.other_models } else { &[] }, sale.tier, find)
+    add_up(main, if with_others { sale.other_models } else { &[] }, tier, find)
 }
 
 /// Adds the parts of all models; nothing used costs nothing, price or no price.

@@ -27,8 +27,15 @@ fn prices(yaml: &str, sell: Sell) -> Prices {
 
 fn cost(prices: &Prices, provider: &str, model: &str, tier: Option<&str>, usage: Usage) -> Money {
     let bill = bill(usage);
-    let sale =
-        Sale { model: "public", provider, provider_model: model, tier, bill: &bill, other_models: &[], failed: &[] };
+    let sale = Sale {
+        model: "public",
+        provider,
+        provider_model: model,
+        tier: Tier { served: tier, ..Tier::default() },
+        bill: &bill,
+        other_models: &[],
+        failed: &[],
+    };
     prices.price(&sale)
 }
 
@@ -158,7 +165,7 @@ fn u5_charge_and_cost_each_over_their_own_usage() {
         model: "m",
         provider: "p",
         provider_model: "sol",
-        tier: None,
+        tier: Tier::default(),
         bill: &bill,
         other_models: &others,
         failed: &[],
@@ -294,7 +301,7 @@ fn l3_failed_attempts_are_in_the_cost_and_never_in_the_charge() {
         model: "m",
         provider: "a",
         provider_model: "x",
-        tier: None,
+        tier: Tier::default(),
         bill: &bill,
         other_models: &[],
         failed: &failed,
