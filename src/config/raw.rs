@@ -13,7 +13,7 @@ use super::provider::{ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
 use super::server::LogFormat;
 use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
-    Statuses, Until, Url, UrlPath,
+    Statuses, Until, Url, UrlPath, WebOrigin,
 };
 use crate::ledger::billing::Policy;
 use schemars::JsonSchema;
@@ -82,6 +82,9 @@ pub(super) struct Listen {
     /// HTTP/2 without TLS, for trusted neighbours; default false.
     #[serde(default)]
     pub(super) h2c: bool,
+    /// A load balancer in front writes the PROXY protocol's header, version 1 or 2, on each connection; default false.
+    #[serde(default)]
+    pub(super) proxy_protocol: bool,
     /// TLS with HTTP/2 and HTTP/1.1 by ALPN; default: none.
     pub(super) tls: Option<Tls>,
 }
@@ -131,6 +134,20 @@ pub(super) struct Server {
     /// Worker threads; default: as many as there are cores.
     #[schemars(range(min = 1, max = 1024))]
     pub(super) threads: Option<usize>,
+    /// Proxies whose `x-forwarded-for` is believed, by address or network; default: none.
+    #[serde(skip_serializing)]
+    pub(super) trusted_proxies: Vec<Network>,
+    /// Client connections at once; default: no bound.
+    #[schemars(range(min = 1))]
+    pub(super) max_connections: Option<u64>,
+    /// Requests at once, streams or not; default: no bound.
+    #[schemars(range(min = 1))]
+    pub(super) max_streams: Option<u64>,
+    /// Resident memory of the process, above which new requests are refused; default: no bound.
+    pub(super) max_memory: Option<Size>,
+    /// Which web pages may call from a browser.
+    #[serde(skip_serializing)]
+    pub(super) cors: Cors,
     /// Largest request body, after decoding.
     pub(super) max_body: Size,
     /// Total time to receive a body.
@@ -155,6 +172,11 @@ impl Default for Server {
         let seconds = |count| Span(std::time::Duration::from_secs(count));
         Self {
             threads: None,
+            trusted_proxies: Vec::new(),
+            max_connections: None,
+            max_streams: None,
+            max_memory: None,
+            cors: Cors::default(),
             max_body: Size(32 * MIB),
             request_body: seconds(60),
             header_timeout: seconds(30),
@@ -165,6 +187,14 @@ impl Default for Server {
             drain: seconds(5 * 60),
         }
     }
+}
+
+/// Which web pages may call from a browser.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Cors {
+    /// Origins such as `https://app.example.com`, or `*`; default: none.
+    pub(super) origins: Vec<WebOrigin>,
 }
 
 /// One upstream service with its credentials: a `base_url`, or `builtin: demo`.

@@ -16,6 +16,8 @@ pub struct Listen {
     pub address: SocketAddr,
     /// HTTP/2 without TLS, by prior knowledge.
     pub h2c: bool,
+    /// Connections begin with the PROXY protocol's header.
+    pub proxy_protocol: bool,
     /// TLS with ALPN, if any.
     pub tls: Option<Tls>,
 }
@@ -50,6 +52,16 @@ pub struct Admin {
 pub struct Server {
     /// Worker threads; default: cores.
     pub threads: usize,
+    /// Whose `x-forwarded-for` is believed (B3).
+    pub trusted_proxies: Vec<ipnet::IpNet>,
+    /// Client connections at once (B3).
+    pub max_connections: Option<u64>,
+    /// Requests at once (B3).
+    pub max_streams: Option<u64>,
+    /// Bytes of resident memory above which new requests are refused (B3).
+    pub max_memory: Option<u64>,
+    /// Origins of web pages that may call; `*` is any.
+    pub cors_origins: Vec<String>,
     /// Bytes of a request body after decoding (B1).
     pub max_body: u64,
     /// Total time to receive a body.

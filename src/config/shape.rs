@@ -14,16 +14,10 @@ use std::fmt::Write as _;
 
 /// Keys of the design that this version does not know yet: refused as such. `*` is a name, `[]` an index.
 pub(super) const NOT_BUILT: &[&str] = &[
-    "listen[].proxy_protocol",
     "listen[].tls.min_version",
     "listen[].tls.client_ca",
-    "server.trusted_proxies",
-    "server.max_connections",
-    "server.max_streams",
-    "server.max_memory",
     "server.upgrade_drain",
     "server.upgrade_socket",
-    "server.cors",
     "server.limit_headers",
     "providers.*.api_keys[].rpm",
     "providers.*.api_keys[].tpm",

@@ -120,6 +120,8 @@ words! {
     UrlPath(String);
     /// The text of a keepalive comment.
     Comment(String);
+    /// Where a web page is from.
+    WebOrigin(String);
 }
 
 impl Word for Span {
@@ -365,6 +367,20 @@ impl Word for Comment {
 
     fn read(text: &str) -> Option<Self> {
         (text.len() <= 200 && !text.chars().any(char::is_control)).then(|| Self(text.to_owned()))
+    }
+}
+
+impl Word for WebOrigin {
+    const NAME: &'static str = "origin";
+    const PATTERN: &'static str = "^(\\*|https?://[^/]+)$";
+    const WANTED: &'static str = "write an origin as browsers send it, such as https://app.example.com, or *";
+
+    fn read(text: &str) -> Option<Self> {
+        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+        let plain = |host: &str| {
+            host.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-:[]".contains(&byte))
+        };
+        (text == "*" || host.is_some_and(|host| !host.is_empty() && plain(host))).then(|| Self(text.to_owned()))
     }
 }
 

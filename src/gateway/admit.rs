@@ -5,6 +5,8 @@
 use super::Gateway;
 use super::exchange::{Admitted, Exchange, Unrouted, clipped};
 use super::pump::Break;
+use crate::admission::address::client_address;
+use crate::admission::cors;
 use crate::admission::facts::{self, BodyError};
 use crate::admission::keys::{Keys, may_come_from, may_use};
 use crate::config::Key;
@@ -26,6 +28,8 @@ pub(super) enum Entry {
     Routed(Arc<Admitted>),
     /// `GET /v1/models`, or one of them.
     Models { key: Arc<Key>, id: Option<String> },
+    /// A browser asks whether a page may call (B3).
+    Preflight,
     /// Through to one provider, named here, as it is (A10).
     Unrouted(Arc<str>),
 }
@@ -60,14 +64,29 @@ impl Gateway {
         exchange.protocol = protocol_of(&path, &head.headers);
         exchange.record.client_request_id =
             head.headers.get("x-request-id").and_then(|id| id.to_str().ok()).map(|id| clipped(id, 128));
-        exchange.record.client =
-            session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip);
+        let server = &exchange.live.config.server;
+        let peer = session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip);
+        exchange.record.client = client_address(peer, &head.headers, &server.trusted_proxies);
+        exchange.origin = cors::origin(&head.headers, &server.cors_origins);
+        let too_much = exchange.shared.load.is_too_much(server, exchange.shared.running.load(Ordering::Acquire));
         let place = place_of(&path);
         if let Place::Endpoint(endpoint) = place {
             exchange.record.endpoint = Some(endpoint);
         }
         if exchange.shared.draining.load(Ordering::Acquire) {
             return Err(Reason::Draining.into());
+        }
+        if exchange.over || too_much {
+            if exchange.over {
+                session.as_downstream_mut().set_keepalive(None);
+            }
+            return Err(Reason::Overloaded.into());
+        }
+        if method == Method::OPTIONS {
+            let asks = session.req_header().headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+            let allow = if matches!(place, Place::Models(_)) { "GET" } else { "GET, POST" };
+            let refused = Err(Reason::MethodNotAllowed { allow }.into());
+            return if asks && exchange.origin.is_some() { Ok(Entry::Preflight) } else { refused };
         }
         if session.as_downstream().is_upgrade_req() || path == "/v1/realtime" {
             return Err(Reason::UpgradeRequired.into());

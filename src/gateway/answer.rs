@@ -5,8 +5,8 @@
 use super::Gateway;
 use super::exchange::Exchange;
 use super::pump::{Break, id_headers};
-use crate::admission::headers;
 use crate::admission::keys::may_use;
+use crate::admission::{cors, headers};
 use crate::config::Key;
 use crate::outcome::Outcome;
 use crate::protocol::Protocol;
@@ -60,6 +60,19 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    /// Tells a browser what the page may send (B3). The request itself needs its key all the same.
+    pub(super) async fn preflight(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Break> {
+        exchange.conclude(Outcome::Completed, "preflight");
+        let asked = session.req_header().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
+        let head = ResponseHeader::build(StatusCode::NO_CONTENT, Some(10)).and_then(|mut head| {
+            cors::preflight(&mut head, asked)?;
+            id_headers(exchange, &mut head)?;
+            Ok(head)
+        });
+        self.open(session, exchange, head.map_err(|_| Break::ClientGone)?).await?;
+        self.close(session).await
     }
 
     /// `GET /v1/models` and `/v1/models/{id}`: only what the key may use (A10).

@@ -19,6 +19,7 @@ use crate::relay::{self, Next, Relay};
 use crate::route::{Route, Target};
 use crate::timeline::{Gap, Sight};
 use bytes::Bytes;
+use http::HeaderValue;
 use pingora_http::ResponseHeader;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -56,6 +57,10 @@ pub struct Exchange {
     pub unrouted: Option<Unrouted>,
     /// Bytes it holds (F2).
     pub held: Held,
+    /// Its connection is one too many (B3).
+    pub over: bool,
+    /// The web page's origin, if it may call (B3).
+    pub origin: Option<HeaderValue>,
     /// Tells when it has to end (C3, G1).
     pub end_now: watch::Receiver<EndNow>,
     /// Fires at the relay's next wake; re-armed lazily (K5).
@@ -172,6 +177,8 @@ impl Exchange {
             client: Client::default(),
             unrouted: None,
             held: Held::new(Arc::clone(&shared)),
+            over: crate::server::is_over(),
+            origin: None,
             end_now: shared.end_now.subscribe(),
             timer: Timer::new(began),
             aim: None,

@@ -58,6 +58,7 @@ impl Gateway {
                 self.attempts(session, exchange, &admitted).await?;
             }
             Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
+            Ok(Entry::Preflight) => self.preflight(session, exchange).await?,
             Ok(Entry::Unrouted(target)) => match booking::open(exchange, None, Some(&target)).await {
                 Ok(()) => {
                     exchange.attempt_begins(&target);

@@ -7,6 +7,7 @@ use super::Gateway;
 use super::booking;
 use super::exchange::{Admitted, Exchange};
 use super::shared::EndNow;
+use crate::admission::cors;
 use crate::ledger::Durability;
 use crate::protocol::Protocol;
 use crate::relay::{Action, Input, Next, Relay};
@@ -207,6 +208,9 @@ pub(super) fn stream_headers(
 /// F10.
 pub(super) fn id_headers(exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
     head.insert_header("x-request-id", exchange.id.as_str())?;
+    if let Some(origin) = &exchange.origin {
+        cors::allow(head, origin)?;
+    }
     if exchange.protocol == Protocol::Messages {
         head.insert_header("request-id", exchange.id.as_str())?;
     }

@@ -3,6 +3,7 @@
 //! Made by the server at start; read by the gateway. Touches nothing by itself.
 
 use super::exchange::Admitted;
+use crate::admission::load::Load;
 use crate::keystore::watch::InForce;
 use crate::ledger::money::Nano;
 use crate::ledger::{Ledger, Terms};
@@ -65,6 +66,8 @@ pub struct Shared {
     pub stored_keys: Arc<InForce>,
     /// What is switched off at runtime (C2).
     pub switches: Switches,
+    /// How much there is to do (B3).
+    pub load: Arc<Load>,
     /// Requests between head and record.
     pub running: AtomicU64,
     held: AtomicU64,
@@ -87,6 +90,7 @@ impl Shared {
             timelines,
             stored_keys: Arc::default(),
             switches: Switches::default(),
+            load: Arc::default(),
             running: AtomicU64::new(0),
             held: AtomicU64::new(0),
         }

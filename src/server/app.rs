@@ -2,15 +2,21 @@
 //!
 //! Called by Pingora's listeners, once per connection, and again once per request on it.
 
-use crate::gateway::Gateway;
+use super::proxied::read_header;
+use crate::gateway::{Gateway, Shared};
 use async_trait::async_trait;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
-use pingora_core::protocols::{ALPN, Stream};
+use pingora_core::protocols::l4::socket::SocketAddr;
+use pingora_core::protocols::l4::stream::Stream as L4Stream;
+use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::HttpProxy;
 use std::cell::Cell;
+use std::io;
+use std::os::fd::AsRawFd as _;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +26,20 @@ tokio::task_local! {
     static HEAD_READ: Cell<bool>;
     /// How far a connection that may become HTTP/2 has come.
     static BEGUN: Cell<Begun>;
+}
+
+tokio::task_local! {
+    /// The connection that this task serves is one too many.
+    static OVER: ();
+}
+
+/// Connections beyond `max_connections` that are told so; further ones are closed without a word.
+const TOLD: u64 = 256;
+
+/// Whether the connection of this task is one too many (B3).
+#[must_use]
+pub fn is_over() -> bool {
+    OVER.try_with(|()| ()).is_ok()
 }
 
 /// The beginning of a connection that may become HTTP/2.
@@ -47,26 +67,76 @@ pub fn head_was_read() {
 /// Pingora waits for the preface without a bound (HTTP/1 heads have theirs in [`App`]). It asks
 /// for the options of HTTP/2 before that and for those of the server after it, which tells how
 /// far it is.
-pub(super) struct Connections(Arc<App>);
+pub(super) struct Connections {
+    app: Arc<App>,
+    shared: Arc<Shared>,
+    front: Option<Front>,
+}
+
+/// What stands in front of HTTP on a listener with `proxy_protocol`, which Pingora's own TLS would not let through.
+pub(super) struct Front {
+    /// TLS behind the PROXY header, if the listener has it.
+    pub(super) tls: Option<Acceptor>,
+}
 
 impl Connections {
     #[must_use]
-    pub(super) fn new(app: App) -> Self {
-        Self(Arc::new(app))
+    pub(super) fn new(app: App, shared: Arc<Shared>, front: Option<Front>) -> Self {
+        Self { app: Arc::new(app), shared, front }
+    }
+
+    /// Reads the PROXY header, and makes its address the connection's; then TLS.
+    async fn behind(&self, front: &Front, stream: Stream) -> io::Result<Stream> {
+        let foreign = || io::Error::new(io::ErrorKind::Unsupported, "not a plain socket");
+        let mut stream = stream.into_any().downcast::<L4Stream>().map_err(|_| foreign())?;
+        let header = tokio::time::timeout(self.app.header_timeout, read_header(&mut stream));
+        if let Some(client) = header.await?? {
+            let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+            let _ = digest.peer_addr.set(Some(SocketAddr::Inet(client)));
+            stream.set_socket_digest(digest);
+        }
+        let Some(tls) = &front.tls else { return Ok(stream) };
+        let handshake = tokio::time::timeout(self.app.header_timeout, tls.tls_handshake(*stream));
+        Ok(Box::new(handshake.await?.map_err(io::Error::other)?))
+    }
+
+    /// `None`: it may stay; `Some(true)`: it is told that it is one too many; `Some(false)`: it is closed.
+    fn one_too_many(&self, place: u64) -> Option<bool> {
+        let max = self.shared.live.load().config.server.max_connections?;
+        (place > max).then_some(place <= max.saturating_add(TOLD))
     }
 }
 
 #[async_trait]
 impl ServerApp for Connections {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let may_be_http2 = self.0.proxy.server_options().is_some_and(|options| options.h2c)
+        let connection = self.shared.load.connected();
+        let one_too_many = self.one_too_many(connection.place);
+        if one_too_many == Some(false) {
+            return None;
+        }
+        let stream = match &self.front {
+            None => stream,
+            Some(front) => match Box::pin(self.behind(front, stream)).await {
+                Ok(stream) => stream,
+                Err(error) => {
+                    log::debug!(error:%; "a connection was closed at its PROXY header or TLS");
+                    return None;
+                }
+            },
+        };
+        let may_be_http2 = self.app.proxy.server_options().is_some_and(|options| options.h2c)
             || matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
+        if one_too_many.is_some() {
+            // The requests of an HTTP/2 connection run in tasks of their own, which would not know.
+            return if may_be_http2 { None } else { OVER.scope((), self.app.process_new(stream, shutdown)).await };
+        }
         if !may_be_http2 {
-            return self.0.process_new(stream, shutdown).await;
+            return self.app.process_new(stream, shutdown).await;
         }
         let work = BEGUN.scope(Cell::new(Begun::No), async {
-            let mut work = self.0.process_new(stream, shutdown);
-            if let Ok(done) = tokio::time::timeout(self.0.header_timeout, &mut work).await {
+            let mut work = self.app.process_new(stream, shutdown);
+            if let Ok(done) = tokio::time::timeout(self.app.header_timeout, &mut work).await {
                 return done;
             }
             if BEGUN.with(Cell::get) != Begun::Yes {
@@ -79,7 +149,7 @@ impl ServerApp for Connections {
     }
 
     async fn cleanup(&self) {
-        self.0.cleanup().await;
+        self.app.cleanup().await;
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn endpoint(
     Ok(endpoint.tls(settings(certificates)?))
 }
 
-fn settings(certificates: Arc<Certificates>) -> Result<TlsSettings, ListenError> {
+pub(super) fn settings(certificates: Arc<Certificates>) -> Result<TlsSettings, ListenError> {
     let mut settings = TlsSettings::intermediate("", "")
         .map_err(|error| ListenError::Tls { path: "tls".to_owned(), reason: error.to_string() })?;
     settings.set_cert_resolver(certificates);

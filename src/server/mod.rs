@@ -5,16 +5,18 @@
 mod app;
 mod doors;
 mod listen;
+mod proxied;
 mod reload;
 mod shipping;
 mod shutdown;
 mod watch;
 
-pub use app::head_was_read;
+pub use app::{head_was_read, is_over};
 pub use listen::ListenError;
 
 use crate::admin::{self, AdminState, Control, Readiness, Reload};
-use crate::config::{Config, Origin};
+use crate::admission::load;
+use crate::config::{Config, Listen, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
 use crate::keystore::watch::Watch as KeyWatch;
@@ -28,6 +30,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use doors::Doors;
 use pingora_core::apps::HttpServerOptions;
+use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{RunArgs, Server, ShutdownWatch};
 use pingora_core::services::background::{BackgroundService, background_service};
@@ -107,6 +110,7 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
     state.attach(Arc::clone(&shared));
     let stored_keys = follow_keys(config, &shared)?;
+    watch_memory(&shared)?;
     let store = config.key_store.map(|_| Store::of(config)).transpose()?;
     state.control(Control::new(Arc::clone(&shared), store));
 
@@ -126,13 +130,20 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     let conf = Arc::clone(&server.configuration);
     server.bootstrap();
     for h2c in [false, true] {
-        let mut service = proxy(&conf, config, &shared, h2c);
-        for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| listen.h2c == h2c) {
+        let mut service = proxy(&conf, config, &shared, h2c, None);
+        let alike = |listen: &Listen| listen.h2c == h2c && !listen.proxy_protocol;
+        for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| alike(listen)) {
             service.add_listener(listen::endpoint(listen, doors.certificates(at))?);
         }
-        if config.listen.iter().any(|listen| listen.h2c == h2c) {
+        if config.listen.iter().any(alike) {
             server.add_service(service);
         }
+    }
+    for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| listen.proxy_protocol) {
+        let tls = doors.certificates(at).map(listen::settings).transpose()?.map(TlsSettings::build);
+        let mut service = proxy(&conf, config, &shared, listen.h2c, Some(app::Front { tls }));
+        service.add_listener(listen::endpoint(listen, None)?);
+        server.add_service(service);
     }
     let mut admin = admin::service(Arc::clone(&state));
     admin.threads = Some(1);
@@ -174,6 +185,20 @@ fn follow_keys(config: &Config, shared: &Arc<Shared>) -> Result<Option<KeyWatch>
     KeyWatch::start(Store::of(config)?, &config.ledger.path, in_force, Arc::new(cut)).map(Some)
 }
 
+/// Looks at the memory for as long as the gateway lives (B3).
+fn watch_memory(shared: &Arc<Shared>) -> Result<(), StartError> {
+    let watched = Arc::downgrade(shared);
+    let look = move || {
+        while let Some(shared) = watched.upgrade() {
+            let max = shared.live.load().config.server.max_memory;
+            shared.load.look(max.and_then(|_| load::resident()), max);
+            drop(shared);
+            std::thread::park_timeout(load::LOOK_EVERY);
+        }
+    };
+    std::thread::Builder::new().name("memory".to_owned()).spawn(look).map(drop).map_err(StartError::Thread)
+}
+
 /// Pingora's settings, from ours alone.
 fn conf(config: &Config) -> ServerConf {
     ServerConf {
@@ -185,7 +210,13 @@ fn conf(config: &Config) -> ServerConf {
     }
 }
 
-fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: bool) -> Service<app::Connections> {
+fn proxy(
+    conf: &Arc<ServerConf>,
+    config: &Config,
+    shared: &Arc<Shared>,
+    h2c: bool,
+    front: Option<app::Front>,
+) -> Service<app::Connections> {
     let mut proxy = HttpProxy::new(Gateway::new(Arc::clone(shared)), Arc::clone(conf));
     let mut options = HttpServerOptions::default();
     options.h2c = h2c;
@@ -194,7 +225,7 @@ fn proxy(conf: &Arc<ServerConf>, config: &Config, shared: &Arc<Shared>, h2c: boo
     proxy.handle_init_modules();
     let name = if h2c { "clients (h2c)" } else { "clients" };
     let app = app::App::new(proxy, config.server.header_timeout);
-    Service::new(name.to_owned(), app::Connections::new(app))
+    Service::new(name.to_owned(), app::Connections::new(app, Arc::clone(shared), front))
 }
 
 /// The built-in model in the background.

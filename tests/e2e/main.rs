@@ -22,6 +22,8 @@ mod commands;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod crowd;
+#[cfg(test)]
 mod durable;
 #[cfg(test)]
 mod endings;

@@ -20,7 +20,7 @@ impl Check<'_> {
             if out.iter().any(|other| clash(other.address, address.0)) {
                 self.error(&path.key("address"), "another listener has this address; remove one".to_owned());
             }
-            out.push(Listen { address: address.0, h2c: raw.h2c, tls });
+            out.push(Listen { address: address.0, h2c: raw.h2c, proxy_protocol: raw.proxy_protocol, tls });
         }
         out
     }
@@ -65,9 +65,17 @@ impl Check<'_> {
                 self.error(&path.key(key), "this size must be larger than 0".to_owned());
             }
         }
+        if raw.max_memory.as_ref().is_some_and(|size| size.0 == 0) {
+            self.error(&path.key("max_memory"), "this size must be larger than 0".to_owned());
+        }
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Server {
             threads: raw.threads.unwrap_or_else(cores),
+            trusted_proxies: raw.trusted_proxies.iter().map(|network| network.0.trunc()).collect(),
+            max_connections: raw.max_connections,
+            max_streams: raw.max_streams,
+            max_memory: raw.max_memory.as_ref().map(|size| size.0),
+            cors_origins: raw.cors.origins.iter().map(|origin| origin.0.clone()).collect(),
             max_body: raw.max_body.0,
             request_body: raw.request_body.0,
             header_timeout: raw.header_timeout.0,

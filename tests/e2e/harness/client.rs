@@ -99,6 +99,11 @@ impl Client {
     pub(crate) async fn connect_tls(weir: &Weir, pki: &Pki) -> Self {
         let socket = within("a connection", TcpStream::connect(weir.address)).await.expect("a connection");
         socket.set_nodelay(true).expect("nodelay");
+        Self::tls_over(socket, pki).await
+    }
+
+    /// TLS on a connection that has said something before.
+    pub(crate) async fn tls_over(socket: TcpStream, pki: &Pki) -> Self {
         let name = "localhost".try_into().expect("a name");
         let tls = within("TLS", pki.connector(&[b"http/1.1"]).connect(name, socket)).await.expect("TLS");
         Self::over(tls)

@@ -336,6 +336,18 @@ impl H2Client {
         Self::over(socket).await
     }
 
+    /// By prior knowledge, taking this many bytes of each stream at a time.
+    pub(crate) async fn with_window(weir: &Weir, bytes: u32) -> Self {
+        let socket = within("a connection", TcpStream::connect(weir.address)).await.expect("a connection");
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(bytes);
+        let (send, connection) = within("an h2 handshake", builder.handshake(socket)).await.expect("h2");
+        let task = tokio::spawn(async move {
+            let _ = connection.await;
+        });
+        Self { send, task: Arc::new(Running(task)) }
+    }
+
     /// By ALPN.
     pub(crate) async fn connect_tls(weir: &Weir, pki: &Pki) -> Self {
         let socket = within("a connection", TcpStream::connect(weir.address)).await.expect("a connection");
@@ -372,7 +384,16 @@ impl H2Client {
         path: &str,
         body: impl AsRef<[u8]>,
     ) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
-        let mut send = within("an h2 connection", self.send.clone().ready()).await.expect("an h2 connection");
+        self.try_start(path, body).await.expect("an h2 connection")
+    }
+
+    /// The same; `None` when the gateway has ended the connection.
+    pub(crate) async fn try_start(
+        &self,
+        path: &str,
+        body: impl AsRef<[u8]>,
+    ) -> Option<(h2::client::ResponseFuture, SendStream<Bytes>)> {
+        let mut send = within("an h2 connection", self.send.clone().ready()).await.ok()?;
         let request = http::Request::builder()
             .method("POST")
             .uri(format!("http://weir{path}"))
@@ -380,10 +401,10 @@ impl H2Client {
             .header("authorization", format!("Bearer {KEY}"))
             .body(())
             .expect("a request");
-        let (response, mut sender) = send.send_request(request, false).expect("a stream");
+        let (response, mut sender) = send.send_request(request, false).ok()?;
         // One frame: bodies of HTTP/2 tests fit the window.
-        sender.send_data(Bytes::copy_from_slice(body.as_ref()), true).expect("a body");
-        (response, sender)
+        sender.send_data(Bytes::copy_from_slice(body.as_ref()), true).ok()?;
+        Some((response, sender))
     }
 
     /// One whole answer.
