@@ -14,6 +14,7 @@ CARGO        ?= cargo
 FUZZ_SECONDS ?= 60
 FAILOVER_PORT ?= 8089
 WEIR         := target/debug/weir
+CHROMIUM     ?= chromium
 VENV         := target/venv
 PYTHON       := $(VENV)/bin/python
 NODE_TESTS   := tests/sdk/node
@@ -33,15 +34,15 @@ ifdef WEIR_NO_SHARED
 test: no-recordings
 endif
 
-.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node run failover test lint fmt clippy unit doc \
-        conf prom sdk fuzz fuzz-short deny bench clean
+.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node setup-chromium run failover test lint fmt clippy unit doc \
+        conf prom sdk console fuzz fuzz-short deny bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # ---------------------------------------------------------------- set-up
 
-setup: setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node ## installs what is missing for `make test`
+setup: setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node setup-chromium ## installs what is missing for `make test`
 
 # Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
 # $(1) command that must exist, $(2) package that brings it
@@ -98,6 +99,10 @@ $(NODE_TESTS)/node_modules/.ready: $(NODE_TESTS)/package-lock.json
 	cd $(NODE_TESTS) && npm ci --no-audit --no-fund --loglevel=error
 	@touch $@
 
+# The browser for the console's tests.
+setup-chromium:
+	$(call need,$(CHROMIUM),chromium)
+
 # ---------------------------------------------------------------- run
 
 run: setup-build ## builds Weir, starts it with the demo model and prints lines to paste
@@ -117,7 +122,7 @@ failover: setup-build ## shows a first target dying after its message_start, and
 
 # ---------------------------------------------------------------- test
 
-test: setup fmt clippy unit doc conf prom sdk fuzz-short deny ## every test, in CI's order
+test: setup fmt clippy unit doc conf prom sdk console fuzz-short deny ## every test, in CI's order
 
 .PHONY: no-recordings
 no-recordings:
@@ -155,6 +160,15 @@ sdk: $(VENV)/.ready $(NODE_TESTS)/node_modules/.ready setup-build
 	$(CARGO) build --locked
 	$(PYTHON) tests/sdk/run --weir $(WEIR)
 	$(PYTHON) -W error tests/sdk/promises --weir $(WEIR)
+
+# The pages for people in a real browser; screenshots in target/console. The chart library in the binary is npm's, which
+# `npm ci` has compared with the integrity in package-lock.json.
+console: $(VENV)/.ready $(NODE_TESTS)/node_modules/.ready setup-chromium setup-build ## the console in a browser, with screenshots
+	cmp src/console/vendor/uPlot.iife.min.js $(NODE_TESTS)/node_modules/uplot/dist/uPlot.iife.min.js
+	cmp src/console/vendor/uPlot.min.css $(NODE_TESTS)/node_modules/uplot/dist/uPlot.min.css
+	cmp src/console/vendor/uPlot.LICENSE $(NODE_TESTS)/node_modules/uplot/LICENSE
+	$(CARGO) build --locked
+	$(PYTHON) tests/console/run --weir $(WEIR) --chromium "$$(command -v $(CHROMIUM))"
 
 deny: setup-cargo
 	$(CARGO) deny --locked check bans licenses sources

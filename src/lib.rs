@@ -6,6 +6,7 @@ pub mod access;
 pub mod admin;
 pub mod admission;
 pub mod config;
+pub mod console;
 pub mod demo;
 pub mod gateway;
 pub mod json;

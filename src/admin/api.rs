@@ -4,7 +4,7 @@
 //! commands do, and what the gateway shares; touches nothing.
 
 use super::query::{Failure, Query};
-use super::{answer_json, requests};
+use super::{answer_json, overview, requests};
 use crate::gateway::Shared;
 use crate::ledger::cli::{self, By, CliError, Format};
 use http::{Response, StatusCode};
@@ -14,7 +14,8 @@ use std::path::Path;
 const REQUEST: &str = "/api/requests/";
 
 /// For whoever asks for another.
-pub(super) const PAGES: [&str; 4] = ["/api/usage", "/api/requests", "/api/requests/ID", "/api/running"];
+pub(super) const PAGES: [&str; 6] =
+    ["/api/usage", "/api/requests", "/api/requests/ID", "/api/running", "/api/overview", "/api/series"];
 
 /// Whether a path is one of these pages.
 pub(super) fn is_page(path: &str) -> bool {
@@ -22,12 +23,20 @@ pub(super) fn is_page(path: &str) -> bool {
 }
 
 /// The page; blocks on the disk. `shared`: once the gateway runs.
-pub(super) fn answer(shared: Option<&Shared>, ledger: &Path, path: &str, query: &str) -> Response<Vec<u8>> {
+pub(super) fn answer(
+    shared: Option<&Shared>,
+    ready: bool,
+    ledger: &Path,
+    path: &str,
+    query: &str,
+) -> Response<Vec<u8>> {
     let timelines = shared.map(|shared| &shared.timelines);
     let page = match path {
         "/api/usage" => usage(ledger, query),
         "/api/requests" => requests::list(timelines, ledger, query),
         "/api/running" => requests::running(ledger, query),
+        "/api/overview" => overview::overview(shared, ledger, ready),
+        "/api/series" => overview::series(ledger, query),
         _ => requests::one(timelines, ledger, path.strip_prefix(REQUEST).unwrap_or_default()),
     };
     match page {

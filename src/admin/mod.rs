@@ -5,6 +5,7 @@
 
 mod api;
 mod control;
+mod overview;
 mod query;
 mod requests;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 pub use control::Control;
 
 use crate::config::{Finding, Report, Secret};
+use crate::console;
 use crate::gateway::Shared;
 use crate::ledger::sink::SinkWatch;
 use crate::ledger::{Health, Ledger};
@@ -240,6 +242,14 @@ impl AdminState {
     /// The answer to a request. Health and readiness are free, since load balancers and
     /// orchestrators ask for them; all else needs the token, if there is one.
     fn answer(&self, method: &Method, path: &str, query: &str, authorization: &[u8]) -> Response<Vec<u8>> {
+        if let Some(asset) = console::console(path).filter(|_| matches!(*method, Method::GET | Method::HEAD)) {
+            // The page holds no secret, and asks for the token by itself.
+            let mut page = answer(StatusCode::OK, asset.kind, asset.body.into());
+            for (name, value) in asset.headers() {
+                page.headers_mut().insert(name, http::HeaderValue::from_static(value));
+            }
+            return page;
+        }
         let health = matches!(path, "/healthz" | "/readyz");
         if !health && !self.may_read(authorization) {
             return unauthorized();
@@ -265,7 +275,10 @@ impl AdminState {
             "/metrics" => answer(StatusCode::OK, prometheus::TEXT_FORMAT, self.render()),
             "/readyz" => self.ready(self.may_read(authorization)),
             "/healthz" => answer_json(StatusCode::OK, &json!({ "status": "ok" })),
-            _ => api::answer(self.shared.get().map(Arc::as_ref), &self.ledger, path, query),
+            _ => {
+                let (shared, ready) = (self.shared.get().map(Arc::as_ref), self.readiness() == Readiness::Ready);
+                api::answer(shared, ready, &self.ledger, path, query)
+            }
         }
     }
 
@@ -329,8 +342,17 @@ impl AdminState {
 
 const BEARER: &[u8] = b"Bearer ";
 /// For whoever asks for another.
-const PAGES: [&str; 8] =
-    ["/healthz", "/readyz", "/metrics", RELOAD, "/api/keys", "/api/keys/NAME", "/api/targets", "/api/switches"];
+const PAGES: [&str; 9] = [
+    "/console",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    RELOAD,
+    "/api/keys",
+    "/api/keys/NAME",
+    "/api/targets",
+    "/api/switches",
+];
 /// Loads the config anew.
 const RELOAD: &str = "/api/reload";
 /// Of a refused config; the log has all.

@@ -4,7 +4,7 @@
 
 use http::StatusCode;
 use percent_encoding::percent_decode_str;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What went wrong, as a status and a sentence for the operator.
 #[derive(Debug)]
@@ -74,6 +74,13 @@ impl Query {
         let Some(text) = self.get(name).filter(|value| !value.is_empty()) else { return Ok(default) };
         let number = text.parse().ok().filter(|number| (1..=max).contains(number));
         number.ok_or_else(|| asked(&format!("{name} is a number from 1 to {max}")))
+    }
+
+    /// A duration such as `1m`.
+    pub(super) fn span(&self, name: &str) -> Result<Option<Duration>, Failure> {
+        let Some(text) = self.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+        let span = humantime::parse_duration(text).ok().filter(|span| !span.is_zero());
+        span.map(Some).ok_or_else(|| asked(&format!("{name} is a time such as 1m")))
     }
 }
 

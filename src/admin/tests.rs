@@ -69,7 +69,7 @@ fn c4_only_reading_methods_and_known_pages() {
     let state = state(None);
     let posted = state.answer(&Method::POST, "/metrics", "", b"");
     assert_eq!((posted.status().as_u16(), posted.headers()["allow"].as_bytes()), (405, &b"GET, HEAD"[..]));
-    for path in ["/", "/metrics/", "/metricsx", "/console"] {
+    for path in ["/", "/metrics/", "/metricsx", "/consolex"] {
         let (status, body) = get(&state, path, "");
         assert_eq!(status, 404, "{path}");
         assert!(serde_json::from_str::<serde_json::Value>(&body).is_ok());

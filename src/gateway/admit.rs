@@ -10,6 +10,7 @@ use crate::admission::cors;
 use crate::admission::facts::{self, BodyError};
 use crate::admission::keys::{Keys, may_come_from, may_use};
 use crate::config::Key;
+use crate::console::{self, Asset};
 use crate::protocol::{Endpoint, Protocol};
 use crate::refusal::Reason;
 use crate::switches::Switch;
@@ -30,6 +31,10 @@ pub(super) enum Entry {
     Models { key: Arc<Key>, id: Option<String> },
     /// A browser asks whether a page may call (B3).
     Preflight,
+    /// `GET /v1/weir/usage` (M6).
+    OwnUsage(Arc<Key>),
+    /// A file of the page at `/weir` (M6).
+    Page(Asset),
     /// Through to one provider, named here, as it is (A10).
     Unrouted(Arc<str>),
 }
@@ -52,6 +57,8 @@ impl From<Reason> for Denial {
 enum Place {
     Endpoint(Endpoint),
     Models(Option<String>),
+    OwnUsage,
+    Page(Asset),
     Other,
 }
 
@@ -91,13 +98,21 @@ impl Gateway {
         if session.as_downstream().is_upgrade_req() || path == "/v1/realtime" {
             return Err(Reason::UpgradeRequired.into());
         }
+        if let Place::Page(asset) = place {
+            let reads = matches!(method, Method::GET | Method::HEAD);
+            let wrong = Reason::MethodNotAllowed { allow: "GET, HEAD" };
+            return if reads { Ok(Entry::Page(asset)) } else { Err(wrong.into()) };
+        }
         let key = holder(session, exchange)?;
         match place {
             Place::Endpoint(_) if method != Method::POST => Err(Reason::MethodNotAllowed { allow: "POST" }.into()),
             Place::Endpoint(endpoint) => self.routed(session, exchange, endpoint, key).await.map(Entry::Routed),
-            Place::Models(_) if method != Method::GET => Err(Reason::MethodNotAllowed { allow: "GET" }.into()),
+            Place::Models(_) | Place::OwnUsage if method != Method::GET => {
+                Err(Reason::MethodNotAllowed { allow: "GET" }.into())
+            }
             Place::Models(id) => Ok(Entry::Models { key, id }),
-            Place::Other => unrouted(exchange, &path, &method, &key).map(Entry::Unrouted),
+            Place::OwnUsage => Ok(Entry::OwnUsage(key)),
+            Place::Page(_) | Place::Other => unrouted(exchange, &path, &method, &key).map(Entry::Unrouted),
         }
     }
 
@@ -306,6 +321,12 @@ impl Coding {
 fn place_of(path: &str) -> Place {
     if let Some(endpoint) = Endpoint::of_path(path) {
         return Place::Endpoint(endpoint);
+    }
+    if path == "/v1/weir/usage" {
+        return Place::OwnUsage;
+    }
+    if let Some(asset) = console::holder(path) {
+        return Place::Page(asset);
     }
     match path.strip_prefix("/v1/models") {
         Some("") => Place::Models(None),

@@ -11,6 +11,7 @@ mod body;
 mod booking;
 mod exchange;
 mod failed;
+mod holder;
 mod pump;
 mod reply;
 mod shared;
@@ -59,6 +60,8 @@ impl Gateway {
             }
             Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
             Ok(Entry::Preflight) => self.preflight(session, exchange).await?,
+            Ok(Entry::OwnUsage(key)) => self.own_usage(session, exchange, &key).await?,
+            Ok(Entry::Page(asset)) => self.page(session, exchange, &asset).await?,
             Ok(Entry::Unrouted(target)) => match booking::open(exchange, None, Some(&target)).await {
                 Ok(()) => {
                     exchange.attempt_begins(&target);

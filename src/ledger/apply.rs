@@ -203,7 +203,8 @@ impl<'t> Apply<'t> {
 }
 
 /// The day of a moment where the ledger's days begin, `2026-11-30`.
-pub(super) fn day(time: SystemTime, timezone: &jiff::tz::TimeZone) -> String {
+#[must_use]
+pub fn day(time: SystemTime, timezone: &jiff::tz::TimeZone) -> String {
     let stamp = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     timezone.to_datetime(stamp).date().to_string()
 }

@@ -24,11 +24,13 @@ mod report;
 mod retention;
 mod row;
 mod schema;
+pub mod series;
 pub mod sink;
 pub mod ticket;
 mod verify;
 mod writer;
 
+pub use apply::day as day_of;
 pub use cli::Charged;
 pub use config::{Durability, LedgerConfig, OnFailure};
 pub use ticket::{Aside, Checkpoint, Durable, NotDurable, OpenRow, Settled, Settlement, Ticket};

@@ -241,6 +241,13 @@ impl Metrics {
         ActiveGuard::new(&self.streams_active)
     }
 
+    /// Requests and streams in flight.
+    #[must_use]
+    pub fn active(&self) -> (i64, i64) {
+        let read = |gauge: &IntGaugeVec| gauge.get_metric_with_label_values::<&str>(&[]).map_or(0, |gauge| gauge.get());
+        (read(&self.requests_active), read(&self.streams_active))
+    }
+
     /// Counts an ended request: called once per accepted request, however it ended (B307).
     pub fn finished(&self, record: &Record) {
         let names = self.names.load();

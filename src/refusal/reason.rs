@@ -51,6 +51,8 @@ pub enum Reason {
         /// The `allow` header.
         allow: &'static str,
     },
+    /// The query says what cannot be asked (M6).
+    Query,
     /// What the body says (B1, B2).
     Body(BodyError),
     /// Larger than `max_body` (B1).
@@ -178,6 +180,7 @@ impl Reason {
             Self::EndpointNotServed { .. } => "endpoint_not_served",
             Self::UnknownPath => "unknown_path",
             Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::Query => "invalid_query",
             Self::Body(_) => "invalid_body",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyTimeout => "body_timeout",
@@ -227,7 +230,12 @@ impl Reason {
 
     const fn status(&self, protocol: Protocol) -> u16 {
         match self {
-            Self::Body(_) | Self::BodyIncomplete | Self::BodyChunks | Self::Undecodable | Self::Background => 400,
+            Self::Query
+            | Self::Body(_)
+            | Self::BodyIncomplete
+            | Self::BodyChunks
+            | Self::Undecodable
+            | Self::Background => 400,
             Self::Key(_) => 401,
             Self::IpNotAllowed | Self::KeyOff | Self::ModelNotAllowed { .. } => 403,
             Self::ModelNotFound { .. }
@@ -274,6 +282,7 @@ impl Reason {
             Self::EndpointNotServed { .. } => "unsupported_endpoint",
             Self::UnknownPath => "unknown_url",
             Self::MethodNotAllowed { .. } => "method_not_supported",
+            Self::Query => "invalid_query",
             Self::Body(error) => error.code(),
             Self::BodyTooLarge { .. } => "request_too_large",
             Self::BodyTimeout => "request_timeout",
@@ -326,6 +335,7 @@ impl Reason {
             Self::MethodNotAllowed { allow } => {
                 return Cow::Owned(format!("This URL does not take that method. Use {allow}."));
             }
+            Self::Query => "The only parameter is days, a number from 1 to 366.",
             Self::Body(error) => return Cow::Owned(error.to_string()),
             Self::BodyTooLarge { limit } => {
                 return Cow::Owned(format!("The request body is larger than the limit of {limit} bytes."));
@@ -369,6 +379,7 @@ impl Reason {
                 refusal.param = Some("model");
             }
             Self::MethodNotAllowed { allow } => refusal.allow = Some(allow),
+            Self::Query => refusal.param = Some("days"),
             Self::Background => refusal.param = Some("background"),
             Self::StoredNotFound { param } => refusal.param = Some(param),
             Self::ModelOff { .. } => {

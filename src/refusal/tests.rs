@@ -29,6 +29,7 @@ fn all() -> Vec<(Reason, [u16; 3])> {
         (Reason::Expectation, [417; 3]),
         (Reason::HeldBytes, [503; 3]),
         (Reason::Overloaded, [503; 3]),
+        (Reason::Query, [400; 3]),
         (Reason::Draining, [503; 3]),
         (Reason::Ledger, [503; 3]),
         (Reason::UpgradeRequired, [426; 3]),

@@ -46,6 +46,15 @@ pub struct Shown {
     pub off: bool,
 }
 
+/// How it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Since it last worked.
+    pub failures_in_a_row: u32,
+    /// What is left of a cool-down.
+    pub cools_for: Option<Duration>,
+}
+
 /// A slot of a target: frees itself, and with it the right to be the probe.
 #[derive(Debug)]
 pub struct Permit {
@@ -104,6 +113,14 @@ impl Health {
     #[must_use]
     pub fn running(&self) -> u32 {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// What people are shown of it.
+    #[must_use]
+    pub fn look(&self, now: Instant) -> Look {
+        let condition = self.condition();
+        let cools_for = condition.cool_until.map(|until| until.saturating_duration_since(now));
+        Look { failures_in_a_row: condition.failures_in_a_row, cools_for: cools_for.filter(|time| !time.is_zero()) }
     }
 
     /// Takes a slot, if one is free. After a cool-down the first one in is the probe.

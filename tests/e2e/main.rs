@@ -36,11 +36,15 @@ mod framing;
 #[cfg(test)]
 mod headers;
 #[cfg(test)]
+mod holder;
+#[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod keepalive;
 #[cfg(test)]
 mod keys;
+#[cfg(test)]
+mod latency;
 #[cfg(test)]
 mod leaving;
 #[cfg(test)]
