@@ -3,8 +3,9 @@
 //! Called by the admin application, on a thread that may block. Reads the ledger's file, as the
 //! commands do, and what the gateway shares; touches nothing.
 
+use super::limits::LIMITS;
 use super::query::{Failure, Query};
-use super::{answer_json, overview, requests};
+use super::{answer_json, limits, overview, requests};
 use crate::gateway::Shared;
 use crate::ledger::cli::{self, By, CliError, Format};
 use http::{Response, StatusCode};
@@ -14,8 +15,8 @@ use std::path::Path;
 const REQUEST: &str = "/api/requests/";
 
 /// For whoever asks for another.
-pub(super) const PAGES: [&str; 6] =
-    ["/api/usage", "/api/requests", "/api/requests/ID", "/api/running", "/api/overview", "/api/series"];
+pub(super) const PAGES: [&str; 7] =
+    ["/api/usage", "/api/requests", "/api/requests/ID", "/api/running", "/api/overview", "/api/series", LIMITS];
 
 /// Whether a path is one of these pages.
 pub(super) fn is_page(path: &str) -> bool {
@@ -37,6 +38,7 @@ pub(super) fn answer(
         "/api/running" => requests::running(ledger, query),
         "/api/overview" => overview::overview(shared, ledger, ready),
         "/api/series" => overview::series(ledger, query),
+        LIMITS => Ok(limits::page(shared.map(|shared| &*shared.limits))),
         _ => requests::one(timelines, ledger, path.strip_prefix(REQUEST).unwrap_or_default()),
     };
     match page {

@@ -5,6 +5,7 @@
 
 mod api;
 mod control;
+mod limits;
 mod overview;
 mod query;
 mod requests;

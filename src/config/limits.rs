@@ -31,6 +31,10 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Nothing is bounded.
+    pub const NONE: Self =
+        Self { rpm: None, tpm: None, concurrent: None, budgets: Vec::new(), on_reached: OnReached::Finish };
+
     /// Whether there is nothing to be checked.
     #[must_use]
     pub const fn is_none(&self) -> bool {

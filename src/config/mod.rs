@@ -32,7 +32,9 @@ pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, KeyStore, Passthrough};
 pub use limits::{BadBudget, Budget, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, Period, usd};
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
-pub use provider::{Auth, BaseUrl, ErrorBodies, Http2, Origin, PriceTier, Provider, StreamErrors, UsageChunk};
+pub use provider::{
+    Auth, BaseUrl, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, StreamErrors, UsageChunk,
+};
 pub use schema::schema;
 pub use secret::Secret;
 pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Timelines, Tls};

@@ -36,8 +36,8 @@ pub struct Model {
     pub affinity: Vec<Affinity>,
     /// G2; of all keys together.
     pub limits: Limits,
-    /// Output tokens that are reserved for a request that names no maximum; `None`: Weir's own guess.
-    pub default_max_tokens: Option<u64>,
+    /// Output tokens that are reserved for a request that names no maximum.
+    pub default_max_tokens: u64,
 }
 
 /// One place that can serve a model.

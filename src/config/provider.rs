@@ -2,7 +2,7 @@
 //!
 //! Plain data, made by the check, read by the upstream side.
 
-use super::Secret;
+use super::{Limits, Secret};
 use crate::protocol::Endpoint;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -19,6 +19,8 @@ pub struct Provider {
     pub origin: Origin,
     /// Empty: none is sent.
     pub api_keys: Vec<Secret>,
+    /// How much each of them bears, in the same order.
+    pub key_bounds: Vec<KeyBounds>,
     /// How a key is sent.
     pub auth: Auth,
     /// Paths (with query, if any) that differ from the endpoint's own.
@@ -47,6 +49,21 @@ pub struct Provider {
     pub allow_headers: Vec<http::HeaderName>,
     /// Passed down to the client besides F7's list.
     pub pass_headers: Vec<http::HeaderName>,
+}
+
+/// How much one of a provider's keys bears (A1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyBounds {
+    /// Share among the provider's keys; at least 1.
+    pub weight: u32,
+    /// `rpm` and `tpm`; nothing else.
+    pub limits: Limits,
+}
+
+impl Default for KeyBounds {
+    fn default() -> Self {
+        Self { weight: 1, limits: Limits::default() }
+    }
 }
 
 /// Where a provider is.

@@ -4,10 +4,13 @@
 //! A required member is an `Option` all the same: when it is missing, `shape` has said so.
 
 mod ledger;
+mod limits;
 
 pub(super) use ledger::{Ledger, Markup, Postgres, Prices, Sell};
+pub(super) use limits::Budget;
 
 use super::key::KeyStore;
+use super::limits::OnReached;
 use super::model::{Affinity, Style, When};
 use super::provider::{ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
 use super::server::LogFormat;
@@ -164,6 +167,8 @@ pub(super) struct Server {
     pub(super) drain_delay: Span,
     /// How long running streams may take after that.
     pub(super) drain: Span,
+    /// Whether accepted answers carry Weir's own rate-limit headers; refusals always do.
+    pub(super) limit_headers: bool,
 }
 
 impl Default for Server {
@@ -185,6 +190,7 @@ impl Default for Server {
             keepalive_timeout: seconds(75),
             drain_delay: seconds(10),
             drain: seconds(5 * 60),
+            limit_headers: false,
         }
     }
 }
@@ -267,6 +273,15 @@ pub(super) struct ApiKeySection {
     /// The key itself.
     #[schemars(required)]
     pub(super) key: Option<SecretText>,
+    /// Requests in any minute that this gateway sends with it; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) rpm: Option<u64>,
+    /// Tokens in any minute that this gateway sends with it; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) tpm: Option<u64>,
+    /// Share among the provider's keys; default 1.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub(super) weight: Option<u32>,
 }
 
 /// How a key is sent.
@@ -441,6 +456,18 @@ pub(super) struct Model {
     pub(super) chat_error_done: Option<bool>,
     /// Overrides `defaults.affinity`.
     pub(super) affinity: Option<Vec<Affinity>>,
+    /// Requests in any minute, of all keys together; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) rpm: Option<u64>,
+    /// Tokens in any minute, input and output, of all keys together; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) tpm: Option<u64>,
+    /// Requests at the same time, of all keys together; default no bound.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) concurrent: Option<u64>,
+    /// Output tokens that are reserved for a request that names no maximum; default 4096.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub(super) default_max_tokens: Option<u64>,
 }
 
 /// A streaming protocol.
@@ -517,6 +544,20 @@ pub(super) struct Key {
     /// Addresses it may come from; default any.
     #[schemars(length(min = 1))]
     pub(super) allow_ips: Option<Vec<Network>>,
+    /// Requests in any minute; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) rpm: Option<u64>,
+    /// Tokens in any minute, input and output; default no bound.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_u64))]
+    pub(super) tpm: Option<u64>,
+    /// Requests at the same time; default no bound.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub(super) concurrent: Option<u64>,
+    /// What it may be charged, in several periods at once; default no bound.
+    #[serde(default)]
+    pub(super) budgets: Vec<Budget>,
+    /// What happens to a running stream when a budget is used up; default finish.
+    pub(super) on_reached: Option<OnReached>,
 }
 
 /// Entries of the key store, as they would stand in the file.

@@ -78,6 +78,8 @@ pub struct Server {
     pub drain_delay: Duration,
     /// C3: how long running streams may take after that.
     pub drain: Duration,
+    /// G3: whether accepted answers carry Weir's own rate-limit headers.
+    pub limit_headers: bool,
 }
 
 /// The `log:` section.

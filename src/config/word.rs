@@ -6,7 +6,7 @@
 use super::model::StatusRange;
 use super::provider::BaseUrl;
 use super::secret::Secret;
-use crate::ledger::money::Decimal;
+use crate::ledger::money::{Decimal, Nano};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -116,6 +116,8 @@ words! {
     Zone(jiff::tz::TimeZone);
     /// A decimal that money is multiplied with.
     Factor(String);
+    /// An amount of USD.
+    Usd(Nano);
     /// A request path, below the base URL.
     UrlPath(String);
     /// The text of a keepalive comment.
@@ -346,6 +348,18 @@ impl Word for Factor {
     fn read(text: &str) -> Option<Self> {
         let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         (plain && Decimal::parse(text).is_ok()).then(|| Self(text.to_owned()))
+    }
+}
+
+impl Word for Usd {
+    const NAME: &'static str = "usd";
+    const PATTERN: &'static str = "^[0-9.]+$";
+    const ALSO: Option<&'static str> = Some("number");
+    const WANTED: &'static str = "write USD as a decimal such as \"20.00\", more than 0, with at most nine decimals";
+
+    fn read(text: &str) -> Option<Self> {
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        super::limits::usd(text).filter(|_| plain).map(Self)
     }
 }
 

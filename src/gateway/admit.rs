@@ -35,8 +35,8 @@ pub(super) enum Entry {
     OwnUsage(Arc<Key>),
     /// A file of the page at `/weir` (M6).
     Page(Asset),
-    /// Through to one provider, named here, as it is (A10).
-    Unrouted(Arc<str>),
+    /// Through to one provider, named here as its target, as it is (A10).
+    Unrouted { key: Arc<Key>, target: Arc<str> },
 }
 
 /// Why it was not let in.
@@ -112,7 +112,9 @@ impl Gateway {
             }
             Place::Models(id) => Ok(Entry::Models { key, id }),
             Place::OwnUsage => Ok(Entry::OwnUsage(key)),
-            Place::Page(_) | Place::Other => unrouted(exchange, &path, &method, &key).map(Entry::Unrouted),
+            Place::Page(_) | Place::Other => {
+                unrouted(exchange, &path, &method, &key).map(|target| Entry::Unrouted { key, target })
+            }
         }
     }
 

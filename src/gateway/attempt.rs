@@ -42,7 +42,8 @@ impl Gateway {
         let mut tried: Vec<Arc<Target>> = Vec::new();
         let mut failures: Vec<(Box<Failed>, Option<Arc<Target>>)> = Vec::new();
         loop {
-            let Some(choice) = admitted.route.choose(Instant::now(), affinity, &tried) else {
+            let tokens = exchange.ask.tokens(None);
+            let Some(mut choice) = admitted.route.choose(Instant::now(), affinity, &tried, tokens) else {
                 failures.push((Box::new(Failure::Busy.into()), None));
                 break;
             };
@@ -51,11 +52,13 @@ impl Gateway {
             }
             let failed = match self.once(session, exchange, admitted, &choice).await? {
                 Tried::Done(outcome, cause) => {
+                    choice.settle(Instant::now(), exchange.record.usage.tokens());
                     exchange.conclude(outcome, cause);
                     return self.last_words(session, exchange).await;
                 }
                 Tried::Failed(failed) => failed,
             };
+            choice.settle(Instant::now(), exchange.record.usage.tokens().or(Some(0)));
             let (failure, hint) = (failed.failure, failed.retry_after);
             let Choice { target, permit, .. } = choice;
             drop(permit);

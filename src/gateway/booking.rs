@@ -9,6 +9,7 @@ use crate::admission::facts::Facts;
 use crate::ledger::billing;
 use crate::ledger::estimate::{self, Delivered};
 use crate::ledger::{Aside, Checkpoint, Durable, OnFailure, OpenRow, Settled, Settlement, Ticket};
+use crate::limit::Grant;
 use crate::live::Live;
 use crate::meter::usage::{Source, Usage};
 use crate::outcome::{Failure, Outcome};
@@ -29,7 +30,7 @@ pub struct Booking {
     durable: Option<Durable>,
     /// The last checkpoint.
     noted: Option<Instant>,
-    /// Prompt tokens, guessed from the body's size.
+    /// Prompt tokens, guessed from the body.
     input_estimate: Option<u64>,
     /// The request's own maximum of output tokens.
     max_output: Option<u64>,
@@ -57,7 +58,7 @@ pub(super) async fn open(
         return Ok(());
     }
     let facts: Option<&Facts> = admitted.map(|admitted| &admitted.facts);
-    let input_estimate = admitted.map(|_| estimate::rough(exchange.body.len() as u64));
+    let input_estimate = admitted.map(|_| exchange.ask.input);
     let record = &exchange.record;
     let row = OpenRow {
         id: record.id,
@@ -156,6 +157,7 @@ pub(super) struct Closing {
     pub(super) booking: Booking,
     /// What only relay and pump saw (M4).
     pub(super) sight: Sight,
+    grant: Option<Grant>,
     /// All output that was received.
     pub(super) received: Option<Delivered>,
     /// The process waits for this at its end.
@@ -201,12 +203,14 @@ impl Closing {
             if let Some(ticket) = ticket {
                 ticket.cancel();
             }
+            drop(self.grant.take());
             self.shared.record(&self.record, self.sight, None, &self.live.config.log);
             return None;
         }
         let facts = self.facts();
         let aside = std::mem::take(&mut self.booking.aside);
         let settlement = Settlement::new(&self.live.terms, self.record.clone(), &facts, aside);
+        super::limits::settle(self.grant.take(), &settlement.record.usage, settlement.money.charge);
         self.shared.record(&settlement.record, self.sight, settlement.money.charge, &self.live.config.log);
         ticket.map(|ticket| {
             let money = &settlement.money;
@@ -257,12 +261,15 @@ impl Drop for Closing {
 impl Exchange {
     /// Takes what has to be known to close the books.
     pub(super) fn closing(&mut self) -> Closing {
+        // Money waits for the bill, which may have to be estimated; a slot does not.
+        self.free_slot();
         Closing {
             shared: Arc::clone(&self.shared),
             live: Arc::clone(&self.live),
             record: self.record.clone(),
             sight: self.sight(),
             booking: std::mem::take(&mut self.booking),
+            grant: self.grant.take(),
             received: self.relay.as_ref().and_then(Relay::delivered).cloned(),
             _running: self.take_running(),
             is_settled: false,

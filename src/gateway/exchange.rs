@@ -8,6 +8,7 @@ use super::shared::{EndNow, Held, Shared};
 use crate::admission::facts::Facts;
 use crate::admission::headers::holds_secret;
 use crate::config::Key;
+use crate::limit::{Ask, Gauges, Grant};
 use crate::live::Live;
 use crate::meter::usage::Usage;
 use crate::meter::{Meter, usage::Source};
@@ -71,6 +72,14 @@ pub struct Exchange {
     pub upstream_status: Option<u16>,
     /// Its row in the ledger.
     pub booking: Booking,
+    /// What it is likely to use.
+    pub ask: Ask,
+    /// What it holds of its limits.
+    pub grant: Option<Grant>,
+    /// What is left of them, to be told to the client.
+    pub gauges: Option<Gauges>,
+    /// `on_reached: cut`: when so many bytes are written, its charge is looked at.
+    pub look_at_charge: Option<u64>,
     /// The attempt that runs, and since when: sent, and not ended yet.
     trying: Option<(Arc<str>, Duration)>,
     stream_guard: Option<ActiveGuard>,
@@ -162,6 +171,10 @@ impl Exchange {
             _request_guard: shared.metrics.request_started(),
             stream_guard: None,
             booking: Booking::default(),
+            ask: Ask::NOTHING,
+            grant: None,
+            gauges: None,
+            look_at_charge: None,
             trying: None,
             running: Some(Running::new(&shared)),
             last_words: None,
@@ -206,6 +219,13 @@ impl Exchange {
         if self.record.cause.is_none() {
             self.record.outcome = outcome;
             self.record.cause = Some(cause);
+        }
+    }
+
+    /// The end of the response is about to be written.
+    pub fn free_slot(&mut self) {
+        if let Some(grant) = &mut self.grant {
+            grant.free_slot();
         }
     }
 

@@ -12,6 +12,7 @@ mod booking;
 mod exchange;
 mod failed;
 mod holder;
+mod limits;
 mod pump;
 mod reply;
 mod shared;
@@ -56,19 +57,28 @@ impl Gateway {
         match self.admit(session, exchange).await {
             Ok(Entry::Routed(admitted)) => {
                 exchange.admitted = Some(Arc::clone(&admitted));
-                self.attempts(session, exchange, &admitted).await?;
+                match limits::reserve(exchange, &admitted) {
+                    Ok(()) => self.attempts(session, exchange, &admitted).await?,
+                    Err(reason) => self.refuse(session, exchange, &reason).await?,
+                }
             }
             Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
             Ok(Entry::Preflight) => self.preflight(session, exchange).await?,
             Ok(Entry::OwnUsage(key)) => self.own_usage(session, exchange, &key).await?,
             Ok(Entry::Page(asset)) => self.page(session, exchange, &asset).await?,
-            Ok(Entry::Unrouted(target)) => match booking::open(exchange, None, Some(&target)).await {
-                Ok(()) => {
-                    exchange.attempt_begins(&target);
-                    return Ok(false);
+            Ok(Entry::Unrouted { key, target }) => {
+                let opened = match limits::reserve_unrouted(exchange, &key) {
+                    Ok(()) => booking::open(exchange, None, Some(&target)).await,
+                    Err(reason) => Err(reason),
+                };
+                match opened {
+                    Ok(()) => {
+                        exchange.attempt_begins(&target);
+                        return Ok(false);
+                    }
+                    Err(reason) => self.refuse(session, exchange, &reason).await?,
                 }
-                Err(reason) => self.refuse(session, exchange, &reason).await?,
-            },
+            }
             Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await?,
             Err(Denial::Gone) => return Err(Break::ClientGone),
         }

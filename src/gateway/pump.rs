@@ -74,6 +74,9 @@ impl Gateway {
         exchange: &mut Exchange,
         action: Action,
     ) -> Result<Next, Break> {
+        if let Next::Done(..) = action.next {
+            exchange.free_slot();
+        }
         if let (Next::Done(..), Durability::Strict) = (action.next, exchange.live.config.ledger.durability) {
             let now = Instant::now();
             if let Some(relay) = &mut exchange.relay {
@@ -205,7 +208,7 @@ pub(super) fn stream_headers(
     frame_by_chunks(session, head)
 }
 
-/// F10.
+/// The request's ids (F10), and what is left of its limits (G3).
 pub(super) fn id_headers(exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
     head.insert_header("x-request-id", exchange.id.as_str())?;
     if let Some(origin) = &exchange.origin {
@@ -213,6 +216,9 @@ pub(super) fn id_headers(exchange: &Exchange, head: &mut ResponseHeader) -> ping
     }
     if exchange.protocol == Protocol::Messages {
         head.insert_header("request-id", exchange.id.as_str())?;
+    }
+    if let Some(gauges) = &exchange.gauges {
+        super::limits::headers(gauges, exchange.protocol, exchange.record.received, head);
     }
     Ok(())
 }

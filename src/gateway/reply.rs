@@ -165,6 +165,7 @@ impl Gateway {
         }
         let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
         down.insert_header(header::CONTENT_LENGTH, reply.first.len().to_string()).map_err(|_| Break::ClientGone)?;
+        exchange.free_slot();
         self.open(session, exchange, down).await?;
         if exchange.live.config.ledger.durability == Durability::Strict {
             reply.body.read_tail(exchange);
@@ -274,7 +275,7 @@ impl Gateway {
                 Err(Tried::Failed(_)) => break,
             }
         }
-        let failed = refused(&reply, status, &text);
+        let failed = refused(exchange, &reply, status, &text);
         if reply.body.ended {
             reply.body.read_tail(exchange);
         } else {
@@ -322,7 +323,7 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
 }
 
 /// What an error status says (A2, A6).
-fn refused(reply: &Reply<'_>, status: u16, text: &[u8]) -> Failed {
+fn refused(exchange: &Exchange, reply: &Reply<'_>, status: u16, text: &[u8]) -> Failed {
     let facts = &reply.admitted.facts;
     let parts = ErrorParts::read(status, text);
     let failure = match status {
@@ -336,21 +337,22 @@ fn refused(reply: &Reply<'_>, status: u16, text: &[u8]) -> Failed {
     Failed {
         failure,
         retry_after: retry_after(&reply.head.headers),
-        headers: kept_headers(reply),
+        headers: kept_headers(exchange, reply),
         refuses_stream_options: refuses && facts.stream && !facts.include_usage,
         parts: Some(parts),
     }
 }
 
-fn kept_headers(reply: &Reply<'_>) -> HeaderMap {
+fn kept_headers(exchange: &Exchange, reply: &Reply<'_>) -> HeaderMap {
     let provider = &reply.target.site.provider;
-    let several = reply.admitted.route.targets.len() > 1;
+    // F7: one of several accounts says nothing of the next request, and Weir's own stand in their place.
+    let several = reply.admitted.route.targets.len() > 1 || exchange.live.config.server.limit_headers;
     headers::down(&reply.head.headers, &provider.pass_headers, several, &provider.api_keys)
 }
 
 /// The head of any answer: the allow-list, and the ids (F7, F10).
 pub(super) fn reply_head(exchange: &Exchange, reply: &Reply<'_>) -> pingora_core::Result<ResponseHeader> {
-    let kept = kept_headers(reply);
+    let kept = kept_headers(exchange, reply);
     let mut down = ResponseHeader::build(reply.head.status, Some(kept.len() + 6))?;
     for (name, value) in &kept {
         down.append_header(name.clone(), value.clone())?;

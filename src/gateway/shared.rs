@@ -7,6 +7,7 @@ use crate::admission::load::Load;
 use crate::keystore::watch::InForce;
 use crate::ledger::money::Nano;
 use crate::ledger::{Ledger, Terms};
+use crate::limit::Limits;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::record::Record;
@@ -56,6 +57,8 @@ pub struct Shared {
     pub connections: Connections,
     /// Health that outlives reloads.
     pub wards: Wards,
+    /// What keys and models have used; outlives reloads.
+    pub limits: Arc<Limits>,
     /// New requests are refused (C3).
     pub draining: AtomicBool,
     /// Which running streams have to end (C3, G1).
@@ -78,7 +81,9 @@ impl Shared {
     #[must_use]
     pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>, ledger: Ledger, terms: Arc<ArcSwap<Terms>>) -> Self {
         let timelines = Timelines::new(live.config.timelines.keep);
+        let limits = Arc::new(Limits::new(live.config.ledger.timezone.clone()));
         Self {
+            limits,
             live: ArcSwap::from_pointee(live),
             metrics,
             ledger,

@@ -6,12 +6,13 @@ use super::Gateway;
 use super::booking;
 use super::exchange::{Exchange, book_meter};
 use super::failed::{Failed, Tried};
+use super::limits;
 use super::pump::{Break, stream_headers};
 use super::reply::{Reply, normalizer, reply_head};
 use crate::config::OnClientGone;
 use crate::meter::Meter;
 use crate::outcome::{Failure, Outcome};
-use crate::refusal::ErrorParts;
+use crate::refusal::{Ending, ErrorParts};
 use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
 use http::{HeaderValue, header};
@@ -102,6 +103,11 @@ impl Gateway {
         if next == Next::Wait && !exchange.held.set(holds, exchange.live.config.server.max_held_bytes) {
             log::warn!(bytes = holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
             return self.step(session, exchange, Input::Broken).await;
+        }
+        let look = exchange.look_at_charge.is_some_and(|at| exchange.record.bytes >= at);
+        if next == Next::Wait && look && limits::outgrown(exchange) {
+            let cut = Input::GiveUp(Ending::Budget, Outcome::BudgetReached, "budget");
+            return self.step(session, exchange, cut).await;
         }
         if next == Next::Wait { self.overdue(session, exchange, now).await } else { Ok(next) }
     }

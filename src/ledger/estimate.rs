@@ -45,6 +45,38 @@ pub const fn rough(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
+/// Tokens of a request body, for admission: a guess, in which files inside the body, written as
+/// base64, do not count as text. Costs about a microsecond per 20 KiB.
+#[must_use]
+pub fn prompt(body: &[u8]) -> u64 {
+    /// Shorter texts in quotes are text, whatever they look like.
+    const LONG: usize = 2 * 1024;
+    /// What providers take for a picture of common size.
+    const TOKENS_PER_FILE: u64 = 1_600;
+    if body.len() < LONG {
+        return rough(body.len() as u64);
+    }
+    let (mut text, mut files, mut from) = (0, 0, 0);
+    for to in memchr::memchr_iter(b'"', body).chain([body.len()]) {
+        let piece = body.get(from..to).unwrap_or_default();
+        if piece.len() >= LONG && is_base64(piece) {
+            files += 1;
+        } else {
+            text += piece.len() as u64;
+        }
+        from = to + 1;
+    }
+    rough(text) + files * TOKENS_PER_FILE
+}
+
+/// By a sample: text has spaces, line breaks or letters beyond ASCII.
+fn is_base64(piece: &[u8]) -> bool {
+    /// Behind `data:image/png;base64,`.
+    const SAMPLE: std::ops::Range<usize> = 128..640;
+    let digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'-' | b'_' | b'=' | b'\\');
+    piece.get(SAMPLE).is_some_and(|sample| sample.iter().all(digit))
+}
+
 /// The older encoding for the models that used it; the newer one, also the closest for others.
 fn encoder(model: &str) -> &'static bpe_openai::Tokenizer {
     let name = model.rsplit('/').next().unwrap_or(model);

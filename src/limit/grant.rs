@@ -36,6 +36,14 @@ impl Grant {
         self.used = (tokens, charge);
     }
 
+    /// The last bytes are about to go to the client, who may send the next request as soon as it
+    /// has them: the slot is free before that.
+    pub fn free_slot(&mut self) {
+        for held in std::iter::once(&mut self.of_key).chain(&mut self.of_model) {
+            held.subject.meter().free_slot(&mut held.taken);
+        }
+    }
+
     /// Whether the key wants its streams cut when a budget is used up.
     #[must_use]
     pub fn cuts(&self) -> bool {

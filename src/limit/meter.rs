@@ -43,6 +43,9 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// Nothing is known of what a request will use.
+    pub const NOTHING: Self = Self { input: 0, output: 0, output_named: true, charge: Nano(0) };
+
     /// The tokens that are reserved where `most` are allowed in a minute.
     #[must_use]
     pub const fn tokens(&self, most: Option<u64>) -> u64 {
@@ -65,6 +68,8 @@ pub struct Taken {
     charge: Nano,
     day: i64,
     month: i64,
+    /// It still has its slot.
+    slot: bool,
 }
 
 /// What there is too little of.
@@ -251,12 +256,19 @@ impl Meter {
         }
         self.running += 1;
         self.reserved = self.reserved.saturating_add(ask.charge.0);
-        Taken { second, tokens, charge: ask.charge, day: now.day.number, month: now.day.month_number }
+        Taken { second, tokens, charge: ask.charge, day: now.day.number, month: now.day.month_number, slot: true }
+    }
+
+    /// A request needs its slot no more; once.
+    pub const fn free_slot(&mut self, taken: &mut Taken) {
+        if std::mem::replace(&mut taken.slot, false) {
+            self.running = self.running.saturating_sub(1);
+        }
     }
 
     /// A request has ended: what it really used stands in place of what it took.
-    pub fn settle(&mut self, since: Duration, taken: Taken, tokens: u64, charge: Nano) {
-        self.running = self.running.saturating_sub(1);
+    pub fn settle(&mut self, since: Duration, mut taken: Taken, tokens: u64, charge: Nano) {
+        self.free_slot(&mut taken);
         self.reserved = self.reserved.saturating_sub(taken.charge.0);
         if let Some(reserved) = taken.tokens {
             if tokens < reserved {

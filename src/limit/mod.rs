@@ -10,6 +10,7 @@
 
 pub mod calendar;
 mod grant;
+pub mod load;
 pub mod meter;
 mod window;
 

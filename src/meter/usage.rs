@@ -28,6 +28,17 @@ pub struct Usage {
     pub web_search: Option<u64>,
 }
 
+impl Usage {
+    /// Input and output together, as limits count them; `None`: neither is known.
+    #[must_use]
+    pub const fn tokens(&self) -> Option<u64> {
+        match (self.input, self.output) {
+            (Some(input), Some(output)) => Some(input.saturating_add(output)),
+            (one @ Some(_), None) | (None, one) => one,
+        }
+    }
+}
+
 /// Where a usage vector is from (U4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {

@@ -63,6 +63,7 @@ pub struct Metrics {
     stalls: IntCounterVec,
     gate_overflow: IntCounterVec,
     target_healthy: IntGaugeVec,
+    limit_rejections: IntCounterVec,
     events_malformed: IntCounterVec,
     usage_missing: IntCounterVec,
     usage_anomalies: IntCounterVec,
@@ -159,6 +160,11 @@ impl Metrics {
                 "weir_target_healthy",
                 &["target"],
                 "1 when the target gets requests, 0 while it cools down.",
+            )?,
+            limit_rejections: new.counter(
+                "weir_limit_rejections_total",
+                &["limit"],
+                "Requests refused by a limit of their key or model: rpm, tpm, concurrent, budget.",
             )?,
             events_malformed: new.counter(
                 "weir_events_malformed_total",
@@ -338,6 +344,11 @@ impl Metrics {
         if self.names.load().targets.contains(target) {
             set(&self.target_healthy, &[target], i64::from(healthy));
         }
+    }
+
+    /// Counts a request refused by a limit (G3); `limit` is a word of [`crate::refusal::Limited`].
+    pub fn limit_rejected(&self, limit: &'static str) {
+        add(&self.limit_rejections, &[limit], 1);
     }
 
     /// Counts an event whose data was no JSON although its protocol says so (B130).

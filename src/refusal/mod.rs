@@ -7,14 +7,16 @@
 
 mod account;
 pub mod ending;
+mod limit;
 pub mod mask;
 mod reason;
 pub mod upstream;
 
 pub use account::is_account_trouble;
 pub use ending::{Ending, ResponseSeen, ending_event};
+pub use limit::Limited;
 pub use mask::{MaskList, masks};
-pub use reason::{Clock, Limit, Reason};
+pub use reason::{Clock, Reason};
 pub use upstream::{ErrorParts, upstream_error_body};
 
 use crate::protocol::Protocol;

@@ -1,5 +1,6 @@
 //! The table of everything that Weir itself answers.
 
+use super::limit::Limited;
 use super::{Refusal, anthropic_type, openai_type};
 use crate::admission::facts::BodyError;
 use crate::admission::keys::KeyError;
@@ -89,15 +90,8 @@ pub enum Reason {
         /// The request's member or `id` for one in the path.
         param: &'static str,
     },
-    /// A limit of the key or model (G2, G3).
-    RateLimited {
-        /// Which.
-        limit: Limit,
-        /// When it is worth trying again.
-        retry_after: Duration,
-    },
-    /// The key's budget is used up (G3).
-    Budget,
+    /// A limit of the key or model, or a budget of the key (G2, G3).
+    Limited(Limited),
     /// Every target: no connection, or none that lived to an answer.
     UpstreamConnect,
     /// A clock ran out before the answer began (S1), or `non_stream` or `total`.
@@ -118,17 +112,6 @@ pub enum Reason {
     UpstreamAccount,
     /// A fault of Weir's own.
     Internal,
-}
-
-/// A limit of G2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Requests per minute.
-    Rpm,
-    /// Tokens per minute.
-    Tpm,
-    /// Requests at once.
-    Concurrent,
 }
 
 /// A clock of S1, by its name in the config.
@@ -196,10 +179,7 @@ impl Reason {
             Self::UpgradeRequired => "upgrade_required",
             Self::Background => "background",
             Self::StoredNotFound { .. } => "stored_not_found",
-            Self::RateLimited { limit: Limit::Rpm, .. } => "rpm",
-            Self::RateLimited { limit: Limit::Tpm, .. } => "tpm",
-            Self::RateLimited { limit: Limit::Concurrent, .. } => "concurrent",
-            Self::Budget => "budget",
+            Self::Limited(limited) => limited.word(),
             Self::UpstreamConnect => "upstream_connect",
             Self::UpstreamTimeout { clock } => clock.word(),
             Self::UpstreamBroken => "upstream_broken",
@@ -248,11 +228,7 @@ impl Reason {
             Self::UnsupportedEncoding => 415,
             Self::Expectation => 417,
             Self::UpgradeRequired => 426,
-            Self::RateLimited { .. } => 429,
-            Self::Budget => match protocol {
-                Protocol::Chat | Protocol::Responses => 429,
-                Protocol::Messages => 402,
-            },
+            Self::Limited(limited) => limited.status(protocol),
             Self::Internal => 500,
             Self::UpstreamConnect | Self::UpstreamBroken => 502,
             Self::HeldBytes
@@ -297,8 +273,8 @@ impl Reason {
             Self::UpgradeRequired => "upgrade_required",
             Self::Background => "unsupported_parameter",
             Self::StoredNotFound { .. } => "not_found",
-            Self::RateLimited { .. } | Self::UpstreamStatus { status: 429, .. } => "rate_limit_exceeded",
-            Self::Budget => "insufficient_quota",
+            Self::Limited(limited) => limited.code(),
+            Self::UpstreamStatus { status: 429, .. } => "rate_limit_exceeded",
             Self::UpstreamConnect => "upstream_unavailable",
             Self::UpstreamTimeout { .. } => "upstream_timeout",
             Self::UpstreamBroken => "upstream_broken",
@@ -354,12 +330,7 @@ impl Reason {
             Self::UpgradeRequired => "WebSocket and other upgrades are not supported. Use HTTP streaming instead.",
             Self::Background => "\"background\" is not supported. Send the request without it.",
             Self::StoredNotFound { .. } => "No such stored object. It may have expired, or belong to another key.",
-            Self::RateLimited { limit: Limit::Rpm, .. } => "Rate limit reached: requests per minute. Wait and retry.",
-            Self::RateLimited { limit: Limit::Tpm, .. } => "Rate limit reached: tokens per minute. Wait and retry.",
-            Self::RateLimited { limit: Limit::Concurrent, .. } => {
-                "Rate limit reached: requests at the same time. Wait for one to end and retry."
-            }
-            Self::Budget => "This API key's budget is used up. Ask the operator to raise it.",
+            Self::Limited(limited) => return Cow::Owned(limited.message()),
             Self::UpstreamConnect => "The model's server could not be reached. Please try again later.",
             Self::UpstreamTimeout { .. } => "The model did not answer in time. Please try again later.",
             Self::UpstreamBroken => "The model's answer broke off before it began. Please try again later.",
@@ -394,17 +365,7 @@ impl Reason {
                 refusal.anthropic_type = "api_error";
                 refusal.retry_after = Some(Duration::from_secs(10));
             }
-            Self::RateLimited { limit, retry_after } => {
-                refusal.openai_type = match limit {
-                    Limit::Rpm | Limit::Concurrent => "requests",
-                    Limit::Tpm => "tokens",
-                };
-                refusal.retry_after = Some(*retry_after);
-            }
-            Self::Budget => {
-                refusal.openai_type = "insufficient_quota";
-                refusal.should_retry = Some(false);
-            }
+            Self::Limited(limited) => limited.details(refusal),
             Self::UpstreamStatus { retry_after, .. } => {
                 refusal.retry_after = *retry_after;
                 refusal.should_retry = Some(false);

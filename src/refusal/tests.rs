@@ -1,11 +1,23 @@
-use super::{Clock, Limit, Reason};
+use super::{Clock, Limited, Reason};
 use crate::admission::facts::BodyError;
 use crate::admission::keys::KeyError;
+use crate::ledger::money::Nano;
+use crate::limit::{Denied, Full, Short, Whose};
 use crate::protocol::{Endpoint, Protocol};
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 const SECOND: Duration = Duration::from_secs(1);
+
+fn limited(short: Short, frees: Option<Duration>) -> Reason {
+    let denied = Denied { whose: Whose::Key, full: Full { short, frees } };
+    Reason::Limited(Limited { denied, at: SystemTime::UNIX_EPOCH })
+}
+
+fn budget(held: bool) -> Reason {
+    let budget = "20.00/day".parse().unwrap();
+    limited(Short::Budget { budget, left: Nano(0), asked: Nano(1), held }, Some(SECOND))
+}
 
 fn all() -> Vec<(Reason, [u16; 3])> {
     let model = || "gpt-9".to_owned();
@@ -35,8 +47,9 @@ fn all() -> Vec<(Reason, [u16; 3])> {
         (Reason::UpgradeRequired, [426; 3]),
         (Reason::Background, [400; 3]),
         (Reason::StoredNotFound { param: "previous_response_id" }, [404; 3]),
-        (Reason::RateLimited { limit: Limit::Tpm, retry_after: SECOND }, [429; 3]),
-        (Reason::Budget, [429, 429, 402]),
+        (limited(Short::Tokens { most: 1000 }, Some(SECOND)), [429; 3]),
+        (limited(Short::TooLarge { most: 1000, asked: 2000 }, None), [429; 3]),
+        (budget(false), [429, 429, 402]),
         (Reason::UpstreamConnect, [502; 3]),
         (Reason::UpstreamTimeout { clock: Clock::FirstByte }, [504; 3]),
         (Reason::UpstreamBroken, [502; 3]),
@@ -113,13 +126,14 @@ fn b311_one_401_for_every_cause() {
 
 #[test]
 fn g3_a_used_up_budget_is_told_in_the_clients_words() {
-    let chat = Reason::Budget.refusal(Protocol::Chat);
+    let chat = budget(false).refusal(Protocol::Chat);
     assert_eq!(
         (chat.openai_type, chat.code, chat.should_retry),
         ("insufficient_quota", Some("insufficient_quota"), Some(false))
     );
-    let messages = Reason::Budget.refusal(Protocol::Messages);
+    let messages = budget(false).refusal(Protocol::Messages);
     assert_eq!((messages.status, messages.anthropic_type, messages.should_retry), (402, "billing_error", Some(false)));
+    assert_eq!(budget(true).refusal(Protocol::Chat).should_retry, Some(true), "it frees when a request ends");
 }
 
 #[test]
@@ -129,7 +143,7 @@ fn a7_b3_headers_say_when_to_come_back() {
         named.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect::<Vec<_>>()
     };
     let wait = Duration::from_millis(1001);
-    let limited = Reason::RateLimited { limit: Limit::Rpm, retry_after: wait };
+    let limited = limited(Short::Requests { most: 1 }, Some(wait));
     assert_eq!(headers(limited), ["retry-after: 2"], "rounded up: a second early is a second refusal");
     let upstream = Reason::UpstreamStatus { status: 429, retry_after: Some(Duration::from_secs(7)) };
     assert_eq!(headers(upstream), ["retry-after: 7", "x-should-retry: false"]);

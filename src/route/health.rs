@@ -3,7 +3,8 @@
 //! Called by the route (may it be chosen?) and by the gateway (how did it go?), once each per
 //! attempt. Touches only its own fields; reads no clock.
 
-use crate::config;
+use crate::config::{self, Limits};
+use crate::limit::load::{Load, Part};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ pub struct Health {
     condition: Mutex<Condition>,
     running: AtomicU32,
     off: AtomicBool,
+    /// Of a provider's key: what it has borne.
+    load: Mutex<Load>,
 }
 
 /// What an operator is shown of it.
@@ -180,6 +183,22 @@ impl Health {
         condition.cool_until = Some(condition.cool_until.map_or(now + wait, |until| until.max(now + wait)));
         condition.cooled_at = Some(now);
         condition.probing = false;
+    }
+
+    /// Whether a provider's key bears one more request of that many tokens.
+    #[must_use]
+    pub fn has_room(&self, now: Instant, bounds: &Limits, tokens: u64) -> bool {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner).has_room(now, bounds, tokens)
+    }
+
+    /// Takes the part of one attempt, if there is something to count.
+    pub fn take(&self, now: Instant, bounds: &Limits, tokens: u64) -> Option<Part> {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner).take(now, bounds, tokens)
+    }
+
+    /// The attempt is over and used this many tokens.
+    pub fn settle(&self, now: Instant, part: Part, used: u64) {
+        self.load.lock().unwrap_or_else(PoisonError::into_inner).settle(now, part, used);
     }
 
     fn condition(&self) -> std::sync::MutexGuard<'_, Condition> {

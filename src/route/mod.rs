@@ -4,7 +4,8 @@
 
 pub mod health;
 
-use crate::config::{self, Affinity, Model};
+use crate::config::{self, Affinity, KeyBounds, Limits, Model};
+use crate::limit::load::Part;
 use crate::relay::Plan;
 use crate::upstream::site::Site;
 use health::{Health, Permit};
@@ -50,8 +51,21 @@ pub struct Choice {
     pub target: Arc<Target>,
     /// Which of the provider's keys; beyond the list if it has none.
     pub account: usize,
+    /// What it takes of that key's minute; settled when the attempt is over.
+    pub part: Option<Part>,
     /// Frees the slot when dropped.
     pub permit: Permit,
+}
+
+impl Choice {
+    /// The attempt is over; its key has used so many tokens, if that is known.
+    pub fn settle(&mut self, now: Instant, used: Option<u64>) {
+        if let (Some(part), Some(used), Some(account)) =
+            (self.part.take(), used, self.target.accounts.get(self.account))
+        {
+            account.settle(now, part, used);
+        }
+    }
 }
 
 impl Target {
@@ -79,25 +93,38 @@ impl Target {
         self.config.provider.inject_usage && !self.refuses_stream_options.load(Ordering::Relaxed)
     }
 
-    fn account(&self, now: Instant) -> usize {
-        let count = self.accounts.len().max(1);
-        let start = fastrand::usize(..count);
-        let turn = (0..count).map(|offset| (start + offset) % count);
-        turn.clone().find(|at| self.accounts.get(*at).is_some_and(|account| !account.is_cooling(now))).unwrap_or(start)
+    /// A key that bears the request: one that does not cool down, if there is one, and by weight.
+    fn account(&self, now: Instant, tokens: u64) -> Option<usize> {
+        const UNBOUNDED: &KeyBounds = &KeyBounds { weight: 1, limits: Limits::NONE };
+        let bounds = |at: usize| self.config.provider.key_bounds.get(at).unwrap_or(UNBOUNDED);
+        let bears = self.accounts.iter().enumerate().filter(|(at, account)| {
+            let bounds = &bounds(*at).limits;
+            (bounds.rpm.is_none() && bounds.tpm.is_none()) || account.has_room(now, bounds, tokens)
+        });
+        let draw = |at: usize| weighted(fastrand::u64(..), bounds(at).weight);
+        bears.map(|(at, account)| (account.is_cooling(now), draw(at), at)).min().map(|(.., at)| at)
+    }
+
+    fn take(&self, account: usize, now: Instant, tokens: u64) -> Option<Part> {
+        let bounds = self.config.provider.key_bounds.get(account)?;
+        self.accounts.get(account)?.take(now, &bounds.limits, tokens)
     }
 }
 
 impl Route {
     /// The best target that was not tried yet and has a free slot; if all were tried, the best of
-    /// them again. `None`: every slot is taken.
+    /// them again. `tokens`: what the request is likely to use of a provider's key. `None`: every slot
+    /// is taken, or no key bears it.
     #[must_use]
-    pub fn choose(&self, now: Instant, affinity: Option<u64>, tried: &[Arc<Target>]) -> Option<Choice> {
+    pub fn choose(&self, now: Instant, affinity: Option<u64>, tried: &[Arc<Target>], tokens: u64) -> Option<Choice> {
         let on = self.targets.iter().filter(|target| !target.health.is_off());
         let mut order: Vec<_> = on.map(|target| (rank(target, now, affinity, tried), target)).collect();
         order.sort_by_key(|(rank, _)| *rank);
         order.into_iter().find_map(|(_, target)| {
+            let account = target.account(now, tokens)?;
             let permit = target.health.enter(target.config.max_concurrent, now)?;
-            Some(Choice { target: Arc::clone(target), account: target.account(now), permit })
+            let part = target.take(account, now, tokens);
+            Some(Choice { target: Arc::clone(target), account, part, permit })
         })
     }
 

@@ -9,6 +9,7 @@ mod proxied;
 mod reload;
 mod shipping;
 mod shutdown;
+mod spending;
 mod watch;
 
 pub use app::{head_was_read, is_over};
@@ -37,6 +38,7 @@ use pingora_core::services::background::{BackgroundService, background_service};
 use pingora_core::services::listening::Service;
 use pingora_proxy::HttpProxy;
 use reload::Reloader;
+use spending::Spending;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -59,6 +61,9 @@ pub enum StartError {
     /// The key store.
     #[error(transparent)]
     Keys(#[from] StoreError),
+    /// The ledger cannot be read.
+    #[error(transparent)]
+    Spent(#[from] crate::ledger::cli::CliError),
     /// The PostgreSQL sink's URL or roots.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -113,6 +118,8 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     watch_memory(&shared)?;
     let store = config.key_store.map(|_| Store::of(config)).transpose()?;
     state.control(Control::new(Arc::clone(&shared), store));
+    let spending = Spending { limits: Arc::clone(&shared.limits), ledger: config.ledger.path.clone() };
+    spending.restore()?;
 
     let reloader = Arc::new(Reloader {
         path: source.as_ref().map(|source| source.path.clone()),
@@ -152,6 +159,7 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
     }
+    server.add_service(background_service("spending", spending));
     let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
     log::info!(providers, models, keys; "the config is in force");

@@ -168,7 +168,11 @@ async fn a9_b233_b235_a_thousand_random_leaves_leave_nothing() {
     println!("seed {seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let upstream = Upstream::start(Reply::sse().pieces(chat_ok(), 40).hang()).await;
-    let weir = Setup::new(&upstream.url()).start().await;
+    let (_folder, section) = prices("prices.yaml", OWN_PRICES);
+    let limits = "concurrent: 100000, rpm: 100000, tpm: 1000000000";
+    let key = format!("{limits}, budgets: [{{ usd: \"1000\", per: day }}, {{ usd: \"5000\", per: total }}]");
+    let setup = Setup::new(&upstream.url()).section(&section).own_key(&key).model(limits);
+    let weir = setup.start().await;
     let mut total = 0;
     for _ in 0..50 {
         let mut clients = tokio::task::JoinSet::new();
@@ -192,6 +196,17 @@ async fn a9_b233_b235_a_thousand_random_leaves_leave_nothing() {
     let upstream_open = || upstream.requests().iter().filter(|request| request.closed.is_none()).count();
     until("all upstream connections to be closed", || upstream_open() == 0).await;
     assert!(total > 400, "{total} of 1,000 sent their whole request");
+    let held = || async {
+        let page = get(weir.admin, "/api/limits").await.expect("the page").json();
+        let all = ["keys", "models"].map(|kind| page[kind][0].clone());
+        all.iter().any(|one| one["running"] != 0 || one["reserved_usd"] != "0.000000000").then_some(page)
+    };
+    within("all slots and reservations to be given back", async {
+        while held().await.is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
     // And it still serves.
     upstream.set_default(Reply::stream(chat_ok()));
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.text(), chat_seen());

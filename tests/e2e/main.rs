@@ -48,6 +48,8 @@ mod latency;
 #[cfg(test)]
 mod leaving;
 #[cfg(test)]
+mod limits;
+#[cfg(test)]
 mod matrix;
 #[cfg(test)]
 mod money;

@@ -37,6 +37,7 @@ impl Check<'_> {
         for (at, raw) in raw.into_iter().enumerate() {
             let path = KeyPath::root().key("keys").item(at);
             let allowed = self.allowed(raw.models.unwrap_or_default(), models, by_name, &path.key("models"));
+            let budgets = self.budgets(raw.budgets, &path.key("budgets"));
             let Some(name) = raw.name else { continue };
             if keys.iter().any(|key| key.name == name.0) {
                 let name = self.written(&path.key("name"));
@@ -58,7 +59,13 @@ impl Check<'_> {
                 tag: raw.tag.map(|tag| tag.0),
                 expires: raw.expires.map(|until| until.0),
                 allow_ips: raw.allow_ips.into_iter().flatten().map(|network| network.0.trunc()).collect(),
-                limits: Limits::default(),
+                limits: Limits {
+                    rpm: raw.rpm,
+                    tpm: raw.tpm,
+                    concurrent: raw.concurrent,
+                    budgets,
+                    on_reached: raw.on_reached.unwrap_or_default(),
+                },
             }));
         }
         keys

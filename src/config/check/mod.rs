@@ -4,6 +4,7 @@
 
 mod keys;
 mod ledger;
+mod limits;
 mod models;
 mod pem;
 mod providers;

@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// As long as most answers are; a longer one is counted with what it really was.
+const DEFAULT_MAX_TOKENS: u64 = 4096;
+
 type Providers = BTreeMap<String, Arc<Provider>>;
 
 impl Check<'_> {
@@ -86,8 +89,8 @@ impl Check<'_> {
             },
             chat_error_done: own.chat_error_done.or(defaults.chat_error_done).unwrap_or(true),
             affinity: own.affinity.or_else(|| defaults.affinity.clone()).unwrap_or_default(),
-            limits: Limits::default(),
-            default_max_tokens: None,
+            limits: Limits { rpm: raw.rpm, tpm: raw.tpm, concurrent: raw.concurrent, ..Limits::default() },
+            default_max_tokens: raw.default_max_tokens.unwrap_or(DEFAULT_MAX_TOKENS),
         }
     }
 

@@ -4,7 +4,7 @@ use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::shape::nearest;
 use crate::config::word::{Header, SecretText, Word as _};
-use crate::config::{Auth, Origin, Provider, Secret, raw};
+use crate::config::{Auth, KeyBounds, Limits, Origin, Provider, Secret, raw};
 use crate::protocol::Endpoint;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl Check<'_> {
         };
         let demo = raw.builtin.is_some();
         let origin = self.origin(raw.base_url, raw.builtin, path);
-        let api_keys = self.api_keys(raw.api_key, raw.api_keys, demo, path);
+        let (api_keys, key_bounds) = self.api_keys(raw.api_key, raw.api_keys, demo, path);
         let ca = raw.ca.map(|ca| self.file(&ca.0));
         if let Some(ca) = &ca {
             self.certificates(&path.key("ca"), ca);
@@ -67,6 +67,7 @@ impl Check<'_> {
             name,
             origin,
             api_keys,
+            key_bounds,
             auth,
             paths: paths(raw.paths.unwrap_or_default()),
             inject_usage: raw.inject_usage.unwrap_or(true),
@@ -116,27 +117,33 @@ impl Check<'_> {
         several: Option<Vec<raw::ApiKey>>,
         demo: bool,
         path: &KeyPath,
-    ) -> Vec<Secret> {
+    ) -> (Vec<Secret>, Vec<KeyBounds>) {
         if one.is_some() && several.is_some() {
             self.error(&path.key("api_keys"), "there is an api_key already; put all keys into api_keys".to_owned());
         }
         let mut keys: Vec<Secret> = one.map(|key| key.0).into_iter().collect();
+        let mut bounds: Vec<KeyBounds> = keys.iter().map(|_| KeyBounds::default()).collect();
         for (at, key) in several.into_iter().flatten().enumerate() {
-            let key = match key {
-                raw::ApiKey::Plain(key) | raw::ApiKey::Section(raw::ApiKeySection { key: Some(key) }) => key.0,
-                raw::ApiKey::Section(raw::ApiKeySection { key: None }) => continue,
+            let (key, bound) = match key {
+                raw::ApiKey::Plain(key) => (key.0, KeyBounds::default()),
+                raw::ApiKey::Section(raw::ApiKeySection { key: Some(key), rpm, tpm, weight }) => {
+                    let limits = Limits { rpm, tpm, ..Limits::default() };
+                    (key.0, KeyBounds { weight: weight.unwrap_or(1), limits })
+                }
+                raw::ApiKey::Section(raw::ApiKeySection { key: None, .. }) => continue,
             };
             if keys.contains(&key) {
                 let path = path.key("api_keys").item(at);
                 self.error(&path, "this is the same key as another one of this provider; remove one".to_owned());
             }
             keys.push(key);
+            bounds.push(bound);
         }
         if demo && !keys.is_empty() {
             let key = if self.root.has(&path.key("api_key")) { "api_key" } else { "api_keys" };
             self.error(&path.key(key), "the built-in demo takes no key; remove it".to_owned());
         }
-        keys
+        (keys, bounds)
     }
 
     fn headers(&mut self, raw: BTreeMap<String, SecretText>, path: &KeyPath) -> Vec<(HeaderName, HeaderValue)> {

@@ -84,6 +84,7 @@ impl Check<'_> {
             keepalive_timeout: raw.keepalive_timeout.0,
             drain_delay: raw.drain_delay.0,
             drain: raw.drain.0,
+            limit_headers: raw.limit_headers,
         }
     }
 

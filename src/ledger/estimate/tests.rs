@@ -151,3 +151,18 @@ fn u4_bpe_is_linear_on_hostile_text() {
     assert!(tokens(&"a".repeat(300_000), "gpt-5").is_some());
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }
+
+#[test]
+fn g2_a_picture_in_a_body_is_no_text() {
+    let text = "word ".repeat(1_000);
+    let picture = "iVBORw0KGgo/+AbC".repeat(64 * 1024);
+    let plain = format!(r#"{{"messages":[{{"content":"{text}"}}]}}"#);
+    assert_eq!(prompt(plain.as_bytes()), rough(plain.len() as u64 - 6), "quotes aside, all of it is text");
+    for url in [picture.clone(), format!("data:image/png;base64,{picture}"), picture.replace('/', "\\/")] {
+        let body = format!(r#"{{"messages":[{{"content":"{text}"}},{{"image":"{url}"}}]}}"#);
+        let tokens = prompt(body.as_bytes());
+        assert!((2_800..3_000).contains(&tokens), "{tokens}");
+    }
+    let chinese = "字".repeat(4_000);
+    assert_eq!(prompt(chinese.as_bytes()), rough(12_000));
+}

@@ -26,6 +26,7 @@ pub(crate) struct Setup {
     defaults: String,
     log: String,
     keys: Vec<String>,
+    own_key: String,
     sections: Vec<String>,
     /// A whole file instead.
     shipped: Option<String>,
@@ -119,6 +120,12 @@ impl Setup {
         self
     }
 
+    /// More settings for the key that tests send.
+    pub(crate) fn own_key(mut self, settings: &str) -> Self {
+        self.own_key = format!(", {settings}");
+        self
+    }
+
     /// A virtual key: its name, its secret and more settings.
     pub(crate) fn key(mut self, name: &str, secret: &str, settings: &str) -> Self {
         self.keys.push(format!("{{ name: {name}, sha256: {}, {settings} }}", sha256(secret.as_bytes())));
@@ -161,7 +168,10 @@ impl Setup {
         }
         list(&mut yaml, "models", "- ", &models);
         let mut keys = self.keys.clone();
-        keys.insert(0, format!("{{ name: test, sha256: {}, models: [\"*\"] }}", sha256(KEY.as_bytes())));
+        keys.insert(
+            0,
+            format!("{{ name: test, sha256: {}, models: [\"*\"]{} }}", sha256(KEY.as_bytes()), self.own_key),
+        );
         list(&mut yaml, "keys", "- ", &keys);
         let log = if self.log.is_empty() { "level: info" } else { &self.log };
         let _ = writeln!(yaml, "log: {{ format: json, access: all, {log} }}");

@@ -1,0 +1,20 @@
+//! The checks of budgets.
+
+use super::Check;
+use crate::config::keypath::KeyPath;
+use crate::config::{Budget, raw};
+
+impl Check<'_> {
+    pub(super) fn budgets(&mut self, raw: Vec<raw::Budget>, path: &KeyPath) -> Vec<Budget> {
+        let mut out: Vec<Budget> = Vec::new();
+        for (at, raw) in raw.into_iter().enumerate() {
+            let (Some(usd), Some(per)) = (raw.usd, raw.per) else { continue };
+            if out.iter().any(|other| other.per == per) {
+                let message = format!("there is a budget per {} already; remove one", per.word());
+                self.error(&path.item(at).key("per"), message);
+            }
+            out.push(Budget { usd: usd.0, per });
+        }
+        out
+    }
+}

@@ -1,0 +1,196 @@
+//! Reserves what a request is likely to use, and watches a stream whose key wants it cut (G2, G3).
+//!
+//! Called by the spine between admission and the first attempt, by a stream every few kilobytes
+//! where a key has `on_reached: cut`, and by the books when they are closed. Touches the limiter
+//! and the price books.
+
+use super::exchange::{Admitted, Exchange};
+use crate::config::Key;
+use crate::ledger::billing::{Basis, Bill};
+use crate::ledger::estimate::{self, Delivered};
+use crate::ledger::money::Nano;
+use crate::ledger::price::{Sale, Tier};
+use crate::limit::{Ask, Claim, Gauge, Gauges, Grant};
+use crate::meter::Meter;
+use crate::meter::usage::{ABSURD, Source, Usage};
+use crate::protocol::Protocol;
+use crate::refusal::{Limited, Reason};
+use crate::route::Target;
+use http::{HeaderName, HeaderValue};
+use pingora_http::ResponseHeader;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A stream's charge is looked at again when this much more of it was written: some ten tokens.
+const CUT_EVERY_BYTES: u64 = 2 * 1024;
+
+/// A routed request asks to be let through.
+pub(super) fn reserve(exchange: &mut Exchange, admitted: &Admitted) -> Result<(), Reason> {
+    exchange.ask = ask(exchange, admitted);
+    claim(exchange, &admitted.key, Some(admitted))?;
+    let cuts = exchange.grant.as_ref().is_some_and(Grant::cuts);
+    exchange.look_at_charge = (cuts && admitted.facts.stream).then_some(0);
+    Ok(())
+}
+
+/// A passthrough request asks to be let through: nothing is known of what it will use.
+pub(super) fn reserve_unrouted(exchange: &mut Exchange, key: &Arc<Key>) -> Result<(), Reason> {
+    claim(exchange, key, None)
+}
+
+fn claim(exchange: &mut Exchange, key: &Arc<Key>, admitted: Option<&Admitted>) -> Result<(), Reason> {
+    let model = admitted.map(|admitted| &admitted.route.model);
+    let (received, ask) = (exchange.record.received, exchange.ask);
+    let (grant, gauges) = exchange.shared.limits.reserve(&Claim { key, model, received, ask });
+    match grant {
+        Ok(grant) => {
+            exchange.grant = Some(grant);
+            exchange.gauges = Some(gauges).filter(|_| exchange.live.config.server.limit_headers);
+            Ok(())
+        }
+        Err(denied) => {
+            let limited = Limited { denied, at: received };
+            exchange.gauges = Some(gauges);
+            exchange.shared.metrics.limit_rejected(limited.word());
+            Err(Reason::Limited(limited))
+        }
+    }
+}
+
+/// What a request is likely to use: its input by the body's length, all the output it may ask for.
+fn ask(exchange: &Exchange, admitted: &Admitted) -> Ask {
+    let facts = &admitted.facts;
+    let model = &admitted.route.model;
+    let choices = u64::from(facts.n.unwrap_or(1));
+    let named = facts.max_output_tokens.map(|most| most.min(ABSURD));
+    let most = if admitted.endpoint.streams() { named.unwrap_or(model.default_max_tokens) } else { 0 };
+    let input = estimate::prompt(&exchange.body);
+    let output = most.saturating_mul(choices).min(ABSURD);
+    let usage = Usage { input: Some(input), output: Some(output), ..Usage::default() };
+    // Which target will answer is not known yet: the dearest.
+    let charges = || admitted.route.targets.iter().map(|target| charge(exchange, admitted, target, usage));
+    let charge = if admitted.key.limits.budgets.is_empty() { Nano(0) } else { charges().max().unwrap_or_default() };
+    Ask { input, output, output_named: named.is_some() || most == 0, charge }
+}
+
+/// What usage is charged at a target; nothing where there is no price.
+fn charge(exchange: &Exchange, admitted: &Admitted, target: &Target, usage: Usage) -> Nano {
+    let bill = Bill { usage, source: Source::Estimated, charged: usage, basis: Basis::Full, why: "" };
+    let record = &exchange.record;
+    let money = exchange.live.terms.prices.price(&Sale {
+        model: &admitted.route.name,
+        provider: &target.config.provider.name,
+        provider_model: &target.config.model,
+        tier: Tier { requested: record.tier_requested.as_deref(), served: record.tier_served.as_deref() },
+        bill: &bill,
+        other_models: &[],
+        failed: &[],
+    });
+    money.charge.unwrap_or_default()
+}
+
+/// `on_reached: cut`: whether the budgets of the key no longer bear what this stream has come to.
+pub(super) fn outgrown(exchange: &mut Exchange) -> bool {
+    exchange.look_at_charge = Some(exchange.record.bytes + CUT_EVERY_BYTES);
+    let Some(relay) = exchange.relay.as_ref().filter(|relay| relay.is_committed()) else { return false };
+    let (Some(admitted), Some(aim)) = (exchange.admitted.clone(), exchange.aim.clone()) else { return false };
+    let meter = relay.meter();
+    let mut usage = meter.map(Meter::usage).unwrap_or_default();
+    if usage.input.is_none() {
+        usage.input = Some(exchange.ask.input);
+    }
+    // As the ledger does: an estimate is never more than the request's own maximum (U4).
+    let most = admitted.facts.max_output_tokens.unwrap_or(u64::MAX);
+    let delivered = relay.delivered().and_then(Delivered::rough).map(|tokens| tokens.min(most));
+    usage.output = usage.output.max(delivered);
+    let charge = charge(exchange, &admitted, &aim.target, usage);
+    exchange.grant.as_mut().is_some_and(|grant| !grant.grow(charge))
+}
+
+/// G3: what is left of the minute, by the names that the client's SDK knows.
+pub(super) fn headers(gauges: &Gauges, protocol: Protocol, now: SystemTime, head: &mut ResponseHeader) {
+    let parts = [("requests", gauges.requests), ("tokens", gauges.tokens)];
+    for (what, gauge) in parts.into_iter().filter_map(|(what, gauge)| Some((what, gauge?))) {
+        for (name, value) in lines(what, &gauge, protocol, now) {
+            let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::try_from(value)) else { continue };
+            let _made_of_words_and_digits = head.insert_header(name, value);
+        }
+    }
+}
+
+fn lines(what: &str, gauge: &Gauge, protocol: Protocol, now: SystemTime) -> [(String, String); 3] {
+    let (most, left) = (gauge.most.to_string(), gauge.left.to_string());
+    match protocol {
+        Protocol::Chat | Protocol::Responses => [
+            (format!("x-ratelimit-limit-{what}"), most),
+            (format!("x-ratelimit-remaining-{what}"), left),
+            (format!("x-ratelimit-reset-{what}"), span(gauge.resets)),
+        ],
+        Protocol::Messages => [
+            (format!("anthropic-ratelimit-{what}-limit"), most),
+            (format!("anthropic-ratelimit-{what}-remaining"), left),
+            (
+                format!("anthropic-ratelimit-{what}-reset"),
+                humantime::format_rfc3339_seconds(now + gauge.resets).to_string(),
+            ),
+        ],
+    }
+}
+
+/// As OpenAI writes it: `850ms`, `12s`, `1m1s`.
+fn span(span: Duration) -> String {
+    match (span.as_secs(), span.subsec_millis()) {
+        (0, 0) => "0s".to_owned(),
+        (0, millis) => format!("{millis}ms"),
+        (seconds @ 1..60, _) => format!("{seconds}s"),
+        (seconds, _) => format!("{}m{}s", seconds / 60, seconds % 60),
+    }
+}
+
+/// Gives the reservation back for what was used.
+pub(super) fn settle(grant: Option<Grant>, usage: &Usage, charge: Option<Nano>) {
+    if let Some(grant) = grant {
+        grant.settle(usage.tokens().unwrap_or(0), charge.unwrap_or_default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn g3_what_is_left_is_told_by_the_names_of_each_protocol() {
+        let now = humantime::parse_rfc3339("2026-11-30T22:00:00Z").unwrap();
+        let gauge = |left, resets| Some(Gauge { most: 600, left, resets: Duration::from_millis(resets) });
+        let gauges = Gauges { requests: gauge(599, 60_500), tokens: gauge(0, 850) };
+        let told = |protocol| {
+            let mut head = ResponseHeader::build(200, None).unwrap();
+            headers(&gauges, protocol, now, &mut head);
+            let mut lines: Vec<String> =
+                head.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+            lines.sort_unstable();
+            lines
+        };
+        let openai = [
+            "x-ratelimit-limit-requests: 600",
+            "x-ratelimit-limit-tokens: 600",
+            "x-ratelimit-remaining-requests: 599",
+            "x-ratelimit-remaining-tokens: 0",
+            "x-ratelimit-reset-requests: 1m0s",
+            "x-ratelimit-reset-tokens: 850ms",
+        ];
+        assert_eq!(told(Protocol::Chat), openai);
+        assert_eq!(told(Protocol::Responses), openai);
+        assert_eq!(
+            told(Protocol::Messages),
+            [
+                "anthropic-ratelimit-requests-limit: 600",
+                "anthropic-ratelimit-requests-remaining: 599",
+                "anthropic-ratelimit-requests-reset: 2026-11-30T22:01:00Z",
+                "anthropic-ratelimit-tokens-limit: 600",
+                "anthropic-ratelimit-tokens-remaining: 0",
+                "anthropic-ratelimit-tokens-reset: 2026-11-30T22:00:00Z",
+            ]
+        );
+    }
+}
