@@ -146,7 +146,7 @@ fn welcome(listen: std::net::SocketAddr, admin: std::net::SocketAddr, ledger: &P
     let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("weir"));
     let program = program.display();
     format!(
-        r#"Weir's demo: clients on http://{listen}, operators on http://{admin}/metrics, key {DEMO_KEY}
+        r#"Weir's demo: clients on http://{listen}, operators on http://{admin}/console and /metrics, key {DEMO_KEY}
 
 A stream with keepalives in a silence of 8 seconds (lines that begin with a colon):
   curl -N http://{listen}/v1/chat/completions -H 'authorization: Bearer {DEMO_KEY}' -H 'content-type: application/json' -d '{{"model":"demo-silent","stream":true,"messages":[{{"role":"user","content":"Hello"}}]}}'
@@ -159,6 +159,7 @@ The same with Anthropic's and OpenAI's SDKs (pip install openai anthropic; npm i
 Other models: demo-slow, demo-quiet, demo-thinking, demo-tools, demo-stall, demo-cut, demo-dies, demo-error, demo-429, demo-500, demo-big.
 Each request leaves one line here, and a row in the ledger:
   {program} usage --by model --ledger {ledger}
+To look at: http://{admin}/console for operators, http://{listen}/weir for the holder of a key.
 Stop with Ctrl-C.
 "#
     )

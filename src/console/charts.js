@@ -9,7 +9,7 @@ const WHOLE = [0, 1, 2, 3, 4, 5, 6, 7, 8].flatMap((power) => [1, 2, 5].map((step
 const colour = (at) => css(`--line-${(at % COLOURS) + 1}`);
 
 /// A chart in `host` that is redrawn by `draw`. `format` says a value with its unit.
-export function chart(host, format, { stacked = false } = {}) {
+export function chart(host, format, { stacked = false, whole = () => stacked } = {}) {
   let plot = null;
   let last = null;
   const tip = el("div", { class: "tip", hidden: true });
@@ -79,7 +79,7 @@ export function chart(host, format, { stacked = false } = {}) {
       scales: { x: { time: true }, y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] } },
       axes: [
         { ...axis, grid: { show: false }, size: 26, space: 80, values: (_, marks, __, ___, step) => marks.map((at) => mark(at, step)) },
-        { ...axis, size: 64, space: 36, ...(stacked ? { incrs: WHOLE } : {}), values: (_, marks) => marks.map((value) => format(value)) },
+        { ...axis, size: 64, space: 36, ...(whole() ? { incrs: WHOLE } : {}), values: (_, marks) => marks.map((value) => format(value)) },
       ],
       series: [{}, ...lines.map((line, at) => ({
         label: line.name,

@@ -10,11 +10,11 @@ const api = asker("weir-admin-token");
 const NOW_EVERY = 3000;
 const SERIES_EVERY = 15000;
 
-const view = { range: "1h", by: "model", percentile: "p90" };
+const view = { range: "1h", by: "model", percentile: "p90", sum: "tokens", day: "key" };
 const charts = {
   ttft: chart($("#chart-ttft"), span),
   duration: chart($("#chart-duration"), span),
-  tokens: chart($("#chart-tokens"), count, { stacked: true }),
+  tokens: chart($("#chart-tokens"), (value) => (view.sum === "tokens" ? count(value) : usd(value)), { stacked: true, whole: () => view.sum === "tokens" }),
   errors: chart($("#chart-errors"), count, { stacked: true }),
 };
 const panel = detail($("#detail"), api);
@@ -68,9 +68,13 @@ function targets(now) {
   fill($("#targets"), rows, 4, "The config names no target.");
 }
 
-function keys(now) {
-  const lines = [...(now.today.keys ?? [])].sort((one, other) => other.charge_nano_usd - one.charge_nano_usd || other.requests - one.requests);
-  const rows = lines.map((line) => row(line.key || "no key", count(line.requests), [count(line.input), `${line.input} tokens`],
+async function today({ today: told }) {
+  const by = view.day;
+  const sums = by === "key" ? told.keys : await api.get(`/api/usage?by=${by}&since=${told.day}`);
+  if (by !== view.day) return;
+  $("#day-name").textContent = { key: "Key", model: "Model", target: "Target" }[by];
+  const lines = [...(sums ?? [])].sort((one, other) => other.charge_nano_usd - one.charge_nano_usd || other.requests - one.requests);
+  const rows = lines.map((line) => row(line[by] || `no ${by}`, count(line.requests), [count(line.input), `${line.input} tokens`],
     [count(line.output), `${line.output} tokens`], [usd(line.charge_usd), `${line.charge_usd} USD`],
     [usd(line.cost_usd), `${line.cost_usd} USD`], [usd(line.margin_usd), `${line.margin_usd} USD`]));
   fill($("#keys"), rows, 7, "No request was settled today.");
@@ -87,7 +91,7 @@ async function now() {
     const told = await api.get("/api/overview");
     tiles(told);
     targets(told);
-    keys(told);
+    await today(told);
     ({ refused } = told);
     choices($("#by-model"), told.models);
     choices($("#by-key"), [...told.keys, ...told.today.keys.map((line) => line.key).filter(Boolean)]);
@@ -107,7 +111,10 @@ function draw(grouped, causes) {
   const nothing = "No request in this range. Send one, or take a longer range.";
   charts.ttft.draw(grouped.t, lines(`ttft_${view.percentile}_ms`), nothing);
   charts.duration.draw(grouped.t, lines(`duration_${view.percentile}_ms`), nothing);
-  charts.tokens.draw(grouped.t, lines("output"), nothing);
+  const margin = (group) => group.series.charge_usd.map((charge, at) => Math.max(0, charge - (group.series.cost_usd?.[at] ?? 0)));
+  const sums = { tokens: lines("output"), charge: lines("charge_usd"), margin: grouped.groups.filter((group) => group.name).map((group) => ({ name: group.name, values: margin(group) })) };
+  charts.tokens.draw(grouped.t, sums[view.sum], view.sum === "tokens" ? nothing : "No money in this range: no request, or no price for it (prices: in the config).");
+  $("#sums-title").textContent = { tokens: "Output tokens", charge: "Charge", margin: "Margin, charge less cost" }[view.sum];
   const failures = causes.groups.filter((group) => group.totals.errors > 0)
     .map((group) => ({ name: cause(group.name), values: group.series.errors }));
   charts.errors.draw(causes.t, failures, "No failure in this range.");
@@ -172,6 +179,8 @@ function segments(id, name, then) {
 segments("ranges", "range", series);
 segments("groups", "by", series);
 segments("percentiles", "percentile", series);
+segments("sums", "sum", series);
+segments("days", "day", now);
 theme($("#theme"), () => Object.values(charts).forEach((one) => one.redraw()));
 
 for (const word of ["completed", "truncated", "client_gone", "client_error", "upstream_error", "upstream_interrupted", "stalled", "timeout", "rejected", "budget_reached", "drained", "internal", "crashed"]) {

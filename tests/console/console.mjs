@@ -103,6 +103,12 @@ const tests = {
       assert.equal(number(cells[1]), line.requests, line.key);
       assert.deepEqual(cells.slice(2).map((cell) => cell.title), [`${line.input} tokens`, `${line.output} tokens`, `${line.charge_usd} USD`, `${line.cost_usd} USD`, `${line.margin_usd} USD`]);
     }
+    await page.click("[data-day='model']");
+    const [sol] = usage("--since", day, "--by", "model").filter((line) => line.model === "gpt-5.6-sol");
+    await until("sums by model", async () => (await rows(page, "#keys")).some(([name, cell]) => name.text === sol.model && number(cell) === sol.requests));
+    await page.click("[data-sum='charge']");
+    await until("money over time", async () => (await text(page, "#sums-title")) === "Charge");
+    await page.screenshot({ path: `${world.shots}/money.png` });
     await page.click("[data-range='7days']");
     const outcomes = usage("--by", "outcome");
     const completed = outcomes.find((line) => line.outcome === "completed").requests;
