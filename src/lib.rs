@@ -9,6 +9,7 @@ pub mod config;
 pub mod console;
 pub mod demo;
 pub mod gateway;
+pub mod handover;
 pub mod json;
 pub mod keystore;
 pub mod ledger;

@@ -26,6 +26,18 @@ enum Command {
         /// The operator's file.
         #[arg(long, short, default_value = "weir.yaml")]
         config: PathBuf,
+        /// Take over the listening sockets of the process that serves with this file; that one drains.
+        #[arg(long)]
+        upgrade: bool,
+    },
+    /// Replace the serving process by a new one, without refusing a connection or cutting a stream.
+    Upgrade {
+        /// The operator's file, which says where to ask (`server.upgrade_socket`).
+        #[arg(long, short, default_value = "weir.yaml", conflicts_with = "socket")]
+        config: PathBuf,
+        /// The upgrade socket itself.
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
     },
     /// Check a config file: every mistake at once, and odd values.
     Check {
@@ -75,10 +87,11 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Serve { config } => {
+        Command::Serve { config, upgrade } => {
             let (loaded, source) = load(&config)?;
-            serve(&loaded, Some(source))
+            serve(&loaded, Some(source), upgrade)
         }
+        Command::Upgrade { config, socket } => upgrade(&config, socket),
         Command::Check { config } => check(&config),
         Command::Schema => {
             say(&serde_json::to_string_pretty(&config::schema())?)?;
@@ -91,10 +104,18 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn serve(config: &Arc<Config>, source: Option<Source>) -> anyhow::Result<ExitCode> {
+fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> anyhow::Result<ExitCode> {
     weir::logging::init(&config.log).context("cannot open the log")?;
-    let all_finished = weir::server::serve(config, source)?;
+    let all_finished = weir::server::serve(config, source, takes_over)?;
     Ok(if all_finished { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn upgrade(config: &Path, socket: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let socket = socket.or_else(|| config::upgrade_socket(config));
+    let socket = socket.with_context(|| format!("{} cannot be read; correct it or use --socket", config.display()))?;
+    let done = weir::handover::upgrade(&socket).context("not upgraded")?;
+    say(&format!("process {} serves; process {} finishes its {} requests", done.pid, done.old, done.running))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn load(path: &Path) -> anyhow::Result<(Arc<Config>, Source)> {
@@ -136,7 +157,7 @@ fn demo(listen: std::net::SocketAddr, admin: std::net::SocketAddr) -> anyhow::Re
     let folder = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
     changed.ledger.path = folder.join("weir.db");
     say(&welcome(listen, admin, &changed.ledger.path))?;
-    let served = serve(&config, None);
+    let served = serve(&config, None, false);
     let _ = std::fs::remove_dir_all(&folder);
     served
 }

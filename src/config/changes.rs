@@ -79,6 +79,8 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     server.keepalive_timeout = old.keepalive_timeout;
     keep("key_store", running.key_store != new.key_store);
     new.key_store = running.key_store;
+    keep("server.upgrade_socket", old.upgrade_socket != server.upgrade_socket);
+    server.upgrade_socket.clone_from(&old.upgrade_socket);
     let (old, ledger) = (&running.ledger, &mut new.ledger);
     keep("ledger.path", old.path != ledger.path);
     keep("ledger.durability", old.durability != ledger.durability);

@@ -102,6 +102,12 @@ impl Config {
     pub fn model(&self, name: &str) -> Option<&Arc<Model>> {
         self.by_name.get(name)
     }
+
+    /// Where an upgrade is asked for (C3): beside the ledger, unless the file says otherwise.
+    #[must_use]
+    pub fn upgrade_socket(&self) -> PathBuf {
+        self.server.upgrade_socket.clone().unwrap_or_else(|| beside(&self.ledger.path))
+    }
 }
 
 /// A file that was read and found good.
@@ -150,6 +156,31 @@ fn load_into(path: &Path, files: &RefCell<Vec<PathBuf>>) -> Result<Loaded, Repor
     };
     let message = problem;
     Err(Report { findings: vec![Finding { file: file_name, line: 0, column: 0, path: String::new(), message }] })
+}
+
+/// Where the process that runs with this file can be asked for an upgrade. Looks at nothing else of the file, since
+/// the secrets of the service need not be known to whoever asks.
+#[must_use]
+pub fn upgrade_socket(path: &Path) -> Option<PathBuf> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let root = tree::read(&text, &mut Findings::new(""))?;
+    let base_dir = path.parent().unwrap_or(Path::new(""));
+    let files = RefCell::default();
+    let outside = secret::Outside { env: &secret::process_env, base_dir, files: &files };
+    let file = |section: &str, key: &str| {
+        let path = KeyPath::root().key(section).key(key);
+        match &root.nearest(&path).kind {
+            tree::Kind::Scalar { text, .. } if root.has(&path) => outside.expand(text).ok(),
+            tree::Kind::Scalar { .. } | tree::Kind::List(_) | tree::Kind::Map(_) => None,
+        }
+    };
+    let ledger = || file("ledger", "path").unwrap_or_else(|| raw::Ledger::default().path.0);
+    let own = file("server", "upgrade_socket").map(|own| base_dir.join(own));
+    Some(own.unwrap_or_else(|| beside(&base_dir.join(ledger()))))
+}
+
+fn beside(ledger: &Path) -> PathBuf {
+    ledger.with_file_name("upgrade.sock")
 }
 
 /// The same for a text. `env` looks up `${NAME}`; relative paths start at `base_dir`; `file_name` is only printed.

@@ -169,6 +169,11 @@ pub(super) struct Server {
     pub(super) drain: Span,
     /// Whether accepted answers carry Weir's own rate-limit headers; refusals always do.
     pub(super) limit_headers: bool,
+    /// How long the old process may take after an upgrade.
+    pub(super) upgrade_drain: Span,
+    /// Where a new process, or `weir upgrade`, asks for an upgrade; default `upgrade.sock` beside the ledger.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) upgrade_socket: Option<FilePath>,
 }
 
 impl Default for Server {
@@ -191,6 +196,8 @@ impl Default for Server {
             drain_delay: seconds(10),
             drain: seconds(5 * 60),
             limit_headers: false,
+            upgrade_drain: seconds(60 * 60),
+            upgrade_socket: None,
         }
     }
 }

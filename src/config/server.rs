@@ -80,6 +80,10 @@ pub struct Server {
     pub drain: Duration,
     /// G3: whether accepted answers carry Weir's own rate-limit headers.
     pub limit_headers: bool,
+    /// C3: how long the old process may take after an upgrade.
+    pub upgrade_drain: Duration,
+    /// C3: where a new process asks for the sockets; `None`: beside the ledger.
+    pub upgrade_socket: Option<PathBuf>,
 }
 
 /// The `log:` section.

@@ -16,8 +16,6 @@ use std::fmt::Write as _;
 pub(super) const NOT_BUILT: &[&str] = &[
     "listen[].tls.min_version",
     "listen[].tls.client_ca",
-    "server.upgrade_drain",
-    "server.upgrade_socket",
     "providers.*.client_cert",
     "providers.*.egress_proxy",
     "providers.*.responses",

@@ -99,7 +99,8 @@ impl ProxyHttp for Gateway {
 
     async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
         let keepalive = exchange.live.config.server.keepalive_timeout.as_secs();
-        session.as_downstream_mut().set_keepalive(Some(keepalive));
+        let stays = !*self.shared.leaving.borrow();
+        session.as_downstream_mut().set_keepalive(stays.then_some(keepalive));
         session.as_downstream_mut().set_read_timeout(None);
         match self.serve(session, exchange).await {
             Ok(answered) => Ok(answered),

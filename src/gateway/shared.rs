@@ -59,6 +59,8 @@ pub struct Shared {
     pub wards: Wards,
     /// What keys and models have used; outlives reloads.
     pub limits: Arc<Limits>,
+    /// Turns true when each answer is the last one on its connection (C3).
+    pub leaving: watch::Sender<bool>,
     /// New requests are refused (C3).
     pub draining: AtomicBool,
     /// Which running streams have to end (C3, G1).
@@ -90,6 +92,7 @@ impl Shared {
             terms,
             connections: Connections::new(),
             wards,
+            leaving: watch::Sender::new(false),
             draining: AtomicBool::new(false),
             end_now: watch::Sender::new(EndNow::default()),
             timelines,

@@ -71,6 +71,8 @@ pub(super) struct Connections {
     app: Arc<App>,
     shared: Arc<Shared>,
     front: Option<Front>,
+    /// Turns true when each answer is the last one on its connection: Pingora's own signal comes when all is over.
+    leaving: ShutdownWatch,
 }
 
 /// What stands in front of HTTP on a listener with `proxy_protocol`, which Pingora's own TLS would not let through.
@@ -82,7 +84,8 @@ pub(super) struct Front {
 impl Connections {
     #[must_use]
     pub(super) fn new(app: App, shared: Arc<Shared>, front: Option<Front>) -> Self {
-        Self { app: Arc::new(app), shared, front }
+        let leaving = shared.leaving.subscribe();
+        Self { app: Arc::new(app), shared, front, leaving }
     }
 
     /// Reads the PROXY header, and makes its address the connection's; then TLS.
@@ -109,7 +112,8 @@ impl Connections {
 
 #[async_trait]
 impl ServerApp for Connections {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+    async fn process_new(self: &Arc<Self>, stream: Stream, _: &ShutdownWatch) -> Option<Stream> {
+        let shutdown = &self.leaving;
         let connection = self.shared.load.connected();
         let one_too_many = self.one_too_many(connection.place);
         if one_too_many == Some(false) {
@@ -148,9 +152,8 @@ impl ServerApp for Connections {
         work.await
     }
 
-    async fn cleanup(&self) {
-        self.app.cleanup().await;
-    }
+    /// The listeners are closed. Pingora would drop idle connections now; here a late request on one is answered.
+    async fn cleanup(&self) {}
 }
 
 /// The proxy, bounded.

@@ -3,7 +3,6 @@
 //! Called once at start.
 
 use super::doors::Certificates;
-use crate::config::Listen;
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::protocols::l4::stream::L4BufferSettings;
@@ -35,26 +34,17 @@ pub enum ListenError {
     },
 }
 
-/// Tells whether the address can be bound, so that a taken port is an error at start and not a
-/// process that serves nobody.
-///
-/// # Errors
-/// When it cannot.
-pub(super) fn probe(address: SocketAddr) -> Result<(), ListenError> {
-    std::net::TcpListener::bind(address).map(drop).map_err(|reason| ListenError::Bind { address, reason })
-}
-
-/// One listener as Pingora wants it.
+/// One listener as Pingora wants it; `address` is the one that its socket has.
 ///
 /// # Errors
 /// When Pingora refuses the settings.
 pub(super) fn endpoint(
-    listen: &Listen,
+    address: SocketAddr,
     certificates: Option<Arc<Certificates>>,
 ) -> Result<ListenerConfig, ListenError> {
     let mut options = TcpSocketOptions::default();
     options.so_reuseport = None;
-    let endpoint = ListenerConfig::tcp(listen.address.to_string())
+    let endpoint = ListenerConfig::tcp(address.to_string())
         .tcp_socket_options(options)
         .l4_buffer(L4BufferSettings::new(BUFFER_BYTES, BUFFER_BYTES));
     let Some(certificates) = certificates else { return Ok(endpoint) };

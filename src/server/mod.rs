@@ -4,12 +4,16 @@
 
 mod app;
 mod doors;
+mod entrance;
 mod listen;
+mod notify;
 mod proxied;
 mod reload;
 mod shipping;
 mod shutdown;
+mod sockets;
 mod spending;
+mod upgrade;
 mod watch;
 
 pub use app::{head_was_read, is_over};
@@ -17,9 +21,10 @@ pub use listen::ListenError;
 
 use crate::admin::{self, AdminState, Control, Readiness, Reload};
 use crate::admission::load;
-use crate::config::{Config, Listen, Origin};
+use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Gateway, Shared};
+use crate::handover::UpgradeError;
 use crate::keystore::watch::Watch as KeyWatch;
 use crate::keystore::{Store, StoreError};
 use crate::ledger::sink::{Sink, SinkError};
@@ -30,6 +35,7 @@ use crate::upstream::site::BadRoots;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use doors::Doors;
+use entrance::Entrance;
 use pingora_core::apps::HttpServerOptions;
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::server::configuration::ServerConf;
@@ -38,12 +44,16 @@ use pingora_core::services::background::{BackgroundService, background_service};
 use pingora_core::services::listening::Service;
 use pingora_proxy::HttpProxy;
 use reload::Reloader;
+use shutdown::Drain;
+use sockets::Sockets;
 use spending::Spending;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use upgrade::{Incumbent, Taking};
 use watch::Watch;
 
 /// Weir cannot start.
@@ -67,6 +77,9 @@ pub enum StartError {
     /// The PostgreSQL sink's URL or roots.
     #[error(transparent)]
     Sink(#[from] SinkError),
+    /// The process that was to hand over its sockets.
+    #[error("cannot take over: {0}")]
+    Upgrade(#[from] UpgradeError),
     /// A thread of our own.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -89,22 +102,22 @@ pub struct Source {
 
 /// Serves until the process is told to stop. Answers whether every request had finished by then (C3).
 ///
-/// # Errors
-/// When it cannot start.
+/// `source` is where the config comes from, to be reloaded; `takes_over`: the sockets are those of the process that
+/// serves now, which drains.
 ///
-/// `source` is where the config comes from, to be reloaded.
-pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, StartError> {
+/// # Errors
+/// When it cannot start; a process that it was to take over serves on then.
+pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> Result<bool, StartError> {
     let doors = Arc::new(Doors::new(&config.listen)?);
-    for listen in &config.listen {
-        listen::probe(listen.address)?;
-    }
-    listen::probe(config.admin.address)?;
+    let bound = if takes_over { None } else { Some(Bound::new(Arc::default(), config)?) };
     let demo = config.providers.values().any(|provider| provider.origin == Origin::Demo);
     let demo = if demo { Some(Demo::bind().map_err(StartError::Demo)?) } else { None };
+    let demo_address = demo.as_ref().map(|(_, address)| *address);
     let metrics = Arc::new(Metrics::new(config.metrics.max_key_series)?);
     metrics.configured(config);
+    doors::tell_expiry(config, &metrics);
     let wards = Wards::default();
-    let live = Live::new(Arc::clone(config), &wards, demo.as_ref().map(|(_, address)| *address))?;
+    let live = Live::new(Arc::clone(config), &wards, demo_address)?;
     let terms = Arc::new(ArcSwap::new(Arc::clone(&live.terms)));
     let timed = Arc::clone(&metrics);
     let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
@@ -126,36 +139,36 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
         shared: Arc::clone(&shared),
         state: Arc::clone(&state),
         doors: Arc::clone(&doors),
-        demo: demo.as_ref().map(|(_, address)| *address),
-        files: Mutex::new(source.map(|source| source.files).unwrap_or_default()),
+        demo: demo_address,
+        files: Mutex::new(source.as_ref().map(|source| source.files.clone()).unwrap_or_default()),
     });
-    doors::tell_expiry(config, &shared.metrics);
     state.reloads_by(Arc::clone(&reloader) as Arc<dyn Reload>);
     let watch = Watch::start(reloader)?;
 
-    let mut server = Server::new_with_opt_and_conf(None, conf(config));
-    let conf = Arc::clone(&server.configuration);
-    server.bootstrap();
-    for h2c in [false, true] {
-        let mut service = proxy(&conf, config, &shared, h2c, None);
-        let alike = |listen: &Listen| listen.h2c == h2c && !listen.proxy_protocol;
-        for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| alike(listen)) {
-            service.add_listener(listen::endpoint(listen, doors.certificates(at))?);
-        }
-        if config.listen.iter().any(alike) {
-            server.add_service(service);
-        }
-    }
-    for (at, listen) in config.listen.iter().enumerate().filter(|(_, listen)| listen.proxy_protocol) {
-        let tls = doors.certificates(at).map(listen::settings).transpose()?.map(TlsSettings::build);
-        let mut service = proxy(&conf, config, &shared, listen.h2c, Some(app::Front { tls }));
-        service.add_listener(listen::endpoint(listen, None)?);
-        server.add_service(service);
-    }
-    let mut admin = admin::service(Arc::clone(&state));
-    admin.threads = Some(1);
-    admin.add_tcp(&config.admin.address.to_string());
-    server.add_service(admin);
+    // From here on only the sockets are missing.
+    let (taking, bound) = if let Some(bound) = bound {
+        (None, bound)
+    } else {
+        let (taking, handed) = Taking::begin(&config.upgrade_socket())?;
+        (Some(taking), Bound::new(Arc::new(Sockets::new(handed)), config)?)
+    };
+    let successor = tokio::sync::watch::Sender::new(0);
+    let drain = Drain {
+        shared: Arc::clone(&shared),
+        state: Arc::clone(&state),
+        sockets: Arc::clone(&bound.sockets),
+        closing: tokio::sync::watch::Sender::new(false),
+        closing_admin: tokio::sync::watch::Sender::new(false),
+        successor: successor.subscribe(),
+    };
+    let incumbent = source.zip(std::env::current_exe().ok()).map(|(source, program)| {
+        let (shared, sockets) = (Arc::clone(&shared), Arc::clone(&bound.sockets));
+        let socket = config.upgrade_socket();
+        Arc::new(Incumbent { shared, sockets, successor, socket, source, program, busy: AtomicBool::new(false) })
+    });
+    let addresses = bound.clients.iter().map(|(address, _)| *address).chain([bound.admin.0]).collect();
+    let greeter = Greeter { addresses, state: Arc::clone(&state), taking: Mutex::new(taking), incumbent };
+    let mut server = services(config, &shared, &doors, bound, &drain)?;
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
     }
@@ -163,10 +176,8 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>) -> Result<bool, Start
     let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
     log::info!(providers, models, keys; "the config is in force");
-    let addresses = config.listen.iter().map(|listen| listen.address).chain([config.admin.address]);
-    let greeter = Greeter { addresses: addresses.collect(), state: Arc::clone(&state) };
     server.add_service(background_service("ready", greeter));
-    server.run(RunArgs { shutdown_signal: Box::new(shutdown::Drain::new(Arc::clone(&shared), state, &config.server)) });
+    server.run(RunArgs { shutdown_signal: Box::new(drain) });
     watch.end();
     if let Some(shipping) = shipping {
         shipping.end(&ledger);
@@ -205,6 +216,61 @@ fn watch_memory(shared: &Arc<Shared>) -> Result<(), StartError> {
         }
     };
     std::thread::Builder::new().name("memory".to_owned()).spawn(look).map(drop).map_err(StartError::Thread)
+}
+
+/// The sockets of the config, in its order, to listen with.
+struct Bound {
+    sockets: Arc<Sockets>,
+    clients: Vec<(SocketAddr, OwnedFd)>,
+    admin: (SocketAddr, OwnedFd),
+}
+
+impl Bound {
+    /// So that a taken port is an error at start, and not a process that serves nobody.
+    fn new(sockets: Arc<Sockets>, config: &Config) -> Result<Self, ListenError> {
+        let clients = config.listen.iter().map(|listen| sockets.open(listen.address)).collect::<Result<Vec<_>, _>>()?;
+        let admin = sockets.open(config.admin.address)?;
+        let kept: Vec<_> = clients.iter().chain([&admin]).map(|(address, _)| *address).collect();
+        sockets.keep(&kept);
+        Ok(Self { sockets, clients, admin })
+    }
+}
+
+/// Pingora's services for clients and operators.
+fn services(
+    config: &Config,
+    shared: &Arc<Shared>,
+    doors: &Doors,
+    bound: Bound,
+    drain: &Drain,
+) -> Result<Server, ListenError> {
+    let mut server = Server::new_with_opt_and_conf(None, conf(config));
+    let conf = Arc::clone(&server.configuration);
+    server.bootstrap();
+    let mut entrances = [false, true].map(|h2c| (h2c, proxy(&conf, config, shared, h2c, None), Vec::new()));
+    for (at, (listen, (address, socket))) in config.listen.iter().zip(bound.clients).enumerate() {
+        if listen.proxy_protocol {
+            let tls = doors.certificates(at).map(listen::settings).transpose()?.map(TlsSettings::build);
+            let mut service = proxy(&conf, config, shared, listen.h2c, Some(app::Front { tls }));
+            service.add_listener(listen::endpoint(address, None)?);
+            let sockets = vec![(address.to_string(), socket)];
+            server.add_service(Entrance { service, sockets, closing: drain.closing.subscribe() });
+        } else if let Some((_, service, sockets)) = entrances.iter_mut().find(|(h2c, ..)| *h2c == listen.h2c) {
+            service.add_listener(listen::endpoint(address, doors.certificates(at))?);
+            sockets.push((address.to_string(), socket));
+        }
+    }
+    for (_, service, sockets) in entrances {
+        if !sockets.is_empty() {
+            server.add_service(Entrance { service, sockets, closing: drain.closing.subscribe() });
+        }
+    }
+    let mut admin = admin::service(Arc::clone(&drain.state));
+    admin.threads = Some(1);
+    admin.add_tcp(&bound.admin.0.to_string());
+    let sockets = vec![(bound.admin.0.to_string(), bound.admin.1)];
+    server.add_service(Entrance { service: admin, sockets, closing: drain.closing_admin.subscribe() });
+    Ok(server)
 }
 
 /// Pingora's settings, from ours alone.
@@ -263,6 +329,9 @@ async fn ended(mut shutdown: ShutdownWatch) {
 struct Greeter {
     addresses: Vec<SocketAddr>,
     state: Arc<AdminState>,
+    /// The process that is to drain from now on.
+    taking: Mutex<Option<Taking>>,
+    incumbent: Option<Arc<Incumbent>>,
 }
 
 #[async_trait]
@@ -276,6 +345,16 @@ impl BackgroundService for Greeter {
         }
         self.state.set_readiness(Readiness::Ready);
         log::info!(addresses:? = self.addresses; "serving");
+        let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let took_over = taking.is_some();
+        if let Some(taking) = taking {
+            // It blocks; a panic in it would have told itself.
+            let _done = tokio::task::spawn_blocking(|| taking.serving()).await;
+        }
+        if let Some(incumbent) = &self.incumbent {
+            Arc::clone(incumbent).listen(took_over);
+        }
+        notify::serving();
     }
 }
 

@@ -24,6 +24,8 @@ mod crash;
 #[cfg(test)]
 mod crowd;
 #[cfg(test)]
+mod drain;
+#[cfg(test)]
 mod durable;
 #[cfg(test)]
 mod endings;
@@ -71,5 +73,7 @@ mod selftest;
 mod stalls;
 #[cfg(test)]
 mod timeline;
+#[cfg(test)]
+mod upgrade;
 #[cfg(test)]
 mod usage;

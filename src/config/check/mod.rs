@@ -29,7 +29,6 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let top = KeyPath::root();
     let listen = check.listen(file.listen.unwrap_or_default());
     let admin = check.admin(file.admin, &listen);
-    let server = check.server(&file.server);
     let providers = check.providers(file.providers.unwrap_or_default());
     let (models, by_name) = check.models(file.models.unwrap_or_default(), &file.defaults, &providers);
     let keys = check.keys(file.keys.unwrap_or_default(), &models, &by_name);
@@ -37,6 +36,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let (prices, price_books) = check.prices(file.prices, &providers);
     let ledger = check.ledger(file.ledger);
     check.key_store(file.key_store, &ledger);
+    let server = check.server(&file.server);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
     let timelines = super::Timelines { keep: file.timelines.keep };

@@ -4,6 +4,7 @@ use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::{Admin, Certificate, Listen, Log, Server, Tls, raw};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 impl Check<'_> {
     pub(super) fn listen(&mut self, listeners: Vec<raw::Listen>) -> Vec<Listen> {
@@ -85,7 +86,20 @@ impl Check<'_> {
             drain_delay: raw.drain_delay.0,
             drain: raw.drain.0,
             limit_headers: raw.limit_headers,
+            upgrade_drain: raw.upgrade_drain.0,
+            upgrade_socket: raw.upgrade_socket.as_ref().map(|path| self.upgrade_socket(&path.0)),
         }
+    }
+
+    fn upgrade_socket(&mut self, path: &str) -> PathBuf {
+        /// What the kernel takes, less the suffix of one in the making.
+        const MOST_BYTES: usize = 95;
+        let full = self.file(path);
+        if full.as_os_str().len() > MOST_BYTES {
+            let path = KeyPath::root().key("server").key("upgrade_socket");
+            self.error(&path, format!("a socket's path has at most {MOST_BYTES} bytes; choose a shorter one"));
+        }
+        full
     }
 
     pub(super) fn log(&mut self, raw: &raw::Log, path: &KeyPath) -> Log {

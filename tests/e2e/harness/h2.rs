@@ -407,6 +407,16 @@ impl H2Client {
         Some((response, sender))
     }
 
+    /// Waits until the connection takes no new stream: GOAWAY has come.
+    pub(crate) async fn is_told_to_leave(&self) {
+        within("GOAWAY", async {
+            while self.send.clone().ready().await.is_ok() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
     /// One whole answer.
     pub(crate) async fn post(&self, path: &str, body: impl AsRef<[u8]>) -> H2Received {
         let mut stream = self.open(path, body).await;

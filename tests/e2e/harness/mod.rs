@@ -23,7 +23,7 @@ pub(crate) use rows::{Row, check};
 pub(crate) use shared::shared;
 pub(crate) use streams::*;
 pub(crate) use upstream::{Seen, Upstream};
-pub(crate) use weir::{KEY, Setup, Weir, field, number, tries, word};
+pub(crate) use weir::{KEY, Setup, Weir, field, is_alive, number, tries, word};
 
 use std::future::Future;
 use std::time::Duration;

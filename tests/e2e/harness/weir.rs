@@ -202,6 +202,8 @@ pub(crate) struct Weir {
     pub(crate) folder: PathBuf,
     child: Mutex<Child>,
     lines: Arc<Mutex<Vec<String>>>,
+    /// Processes that took over from it.
+    successors: Mutex<Vec<u32>>,
 }
 
 impl Drop for Weir {
@@ -209,6 +211,9 @@ impl Drop for Weir {
         let child = self.child.get_mut().unwrap();
         let _ = child.kill();
         let _ = child.wait();
+        for pid in self.successors.get_mut().unwrap() {
+            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
+        }
         if std::thread::panicking() {
             println!("---- weir said:\n{}", self.lines.lock().unwrap().join("\n"));
         }
@@ -236,7 +241,7 @@ impl Weir {
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         collect(out, Arc::clone(&lines));
         collect(err, Arc::clone(&lines));
-        let mut weir = Self { address, admin, folder, child: Mutex::new(child), lines };
+        let mut weir = Self { address, admin, folder, child: Mutex::new(child), lines, successors: Mutex::default() };
         let ready = async {
             loop {
                 if let Some(status) = weir.child.lock().unwrap().try_wait().expect("a child") {
@@ -290,6 +295,31 @@ impl Weir {
         let mut client = client::Client::connect_to(self.admin).await;
         client.post("/api/reload", "").await;
         client.receive().await
+    }
+
+    /// `weir upgrade`: the process that serves now, or what went wrong.
+    pub(crate) async fn upgrade(&self) -> Result<u32, String> {
+        let file = self.folder.join("weir.yaml");
+        let run = move || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+            command.args(["upgrade", "--config"]).arg(file).output().expect("the binary")
+        };
+        let output = tokio::task::spawn_blocking(run).await.expect("no panic");
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let pid = said.strip_prefix("process ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        let pid = pid.unwrap_or_else(|| panic!("no process in {said:?}"));
+        self.successors.lock().unwrap().push(pid);
+        Ok(pid)
+    }
+
+    /// Sends SIGTERM to the process that serves after upgrades and waits for its end.
+    pub(crate) async fn stop_successor(&self) {
+        let pid = *self.successors.lock().unwrap().last().expect("a successor");
+        assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().expect("kill").success());
+        until("the end of the successor", || !is_alive(pid)).await;
     }
 
     /// Sends SIGTERM and waits for the end; answers whether the exit status was 0.
@@ -382,6 +412,12 @@ impl Weir {
         })
         .await;
     }
+}
+
+/// A process that has ended may wait for its parent to notice.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
 }
 
 /// A member of an access record as text; empty if it isn't there.
