@@ -34,7 +34,7 @@ ifdef WEIR_NO_SHARED
 test: no-recordings
 endif
 
-.PHONY: help setup setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node setup-chromium run failover test lint fmt clippy unit doc \
+.PHONY: help setup setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium run failover test lint fmt clippy unit doc \
         conf prom sdk console fuzz fuzz-short deny bench clean
 
 help: ## this list
@@ -42,7 +42,7 @@ help: ## this list
 
 # ---------------------------------------------------------------- set-up
 
-setup: setup-build setup-cargo setup-postgres setup-prometheus setup-python setup-node setup-chromium ## installs what is missing for `make test`
+setup: setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium ## installs what is missing for `make test`
 
 # Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
 # $(1) command that must exist, $(2) package that brings it
@@ -70,6 +70,10 @@ setup-cargo: setup-build
 # The ledger's sink is tested against a server of its own, started by the test on a free port.
 setup-postgres:
 	$(call need,pg_lsclusters,postgresql)
+
+# The store of limits alike. redis-tools has the server's program without its service.
+setup-redis:
+	$(call need,redis-check-rdb,redis-tools)
 
 # promtool and prometheus. Unpacked, not installed: the package would start a service.
 setup-prometheus: $(PROMETHEUS)/promtool

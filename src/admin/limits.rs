@@ -12,7 +12,9 @@ pub(super) const LIMITS: &str = "/api/limits";
 /// What each key, and each model with limits, has used; money as decimals of USD.
 pub(super) fn page(limits: Option<&Limits>) -> Value {
     let all = |standings: Vec<Standing>| standings.into_iter().map(one).collect::<Vec<_>>();
+    let gateways = limits.and_then(Limits::remote).map(|remote| remote.nodes());
     json!({
+        "gateways": gateways,
         "keys": limits.map(|limits| all(limits.keys())).unwrap_or_default(),
         "models": limits.map(|limits| all(limits.models())).unwrap_or_default(),
     })

@@ -284,6 +284,9 @@ impl AdminState {
     }
 
     fn render(&self) -> Vec<u8> {
+        if let Some(remote) = self.shared.get().and_then(|shared| shared.limits.remote()) {
+            self.metrics.limit_store(remote.is_up());
+        }
         if let Some((ledger, sink)) = self.watched.get() {
             self.metrics.ledger(&ledger.stats(), ledger.health() == Health::Ok);
             if let Some(sink) = sink {

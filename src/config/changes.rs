@@ -29,6 +29,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("admin", old.admin == new.admin),
         ("server", old.server == new.server),
         ("ledger", old.ledger == new.ledger),
+        ("limits", old.limits == new.limits),
         ("log", old.log == new.log),
         ("metrics", old.metrics == new.metrics),
         ("timelines", old.timelines == new.timelines),
@@ -81,6 +82,8 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     new.key_store = running.key_store;
     keep("server.upgrade_socket", old.upgrade_socket != server.upgrade_socket);
     server.upgrade_socket.clone_from(&old.upgrade_socket);
+    keep("limits", running.limits != new.limits);
+    new.limits.clone_from(&running.limits);
     let (old, ledger) = (&running.ledger, &mut new.ledger);
     keep("ledger.path", old.path != ledger.path);
     keep("ledger.durability", old.durability != ledger.durability);

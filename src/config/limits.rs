@@ -2,6 +2,7 @@
 //!
 //! Plain data, made by the check and by the key store, read by the limiter. Touches nothing.
 
+use super::Secret;
 use crate::ledger::money::{Decimal, Nano};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -95,6 +96,26 @@ impl OnReached {
             Self::Cut => "cut",
         }
     }
+}
+
+/// Where limits and budgets are counted (G4).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitStore {
+    /// Redis or Valkey, with other gateways; `None`: in this process.
+    pub redis: Option<Secret>,
+    /// What happens while that is away.
+    pub on_failure: OnStoreFailure,
+}
+
+/// What happens to requests while the shared store of limits is away (G4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStoreFailure {
+    /// Each gateway lets through its share of every limit.
+    #[default]
+    Local,
+    /// Requests of limited keys and models get 503.
+    Reject,
 }
 
 /// A text that is no budget, with what to write instead.

@@ -30,7 +30,9 @@ mod tests;
 pub use changes::{changes, keep_fixed};
 pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, KeyStore, Passthrough};
-pub use limits::{BadBudget, Budget, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, Period, usd};
+pub use limits::{
+    BadBudget, Budget, LimitStore, Limits, MAX_CONCURRENT, MAX_PER_MINUTE, OnReached, OnStoreFailure, Period, usd,
+};
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
 pub use provider::{
     Auth, BaseUrl, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, StreamErrors, UsageChunk,
@@ -86,6 +88,8 @@ pub struct Config {
     pub billing: Policy,
     /// Where and how each request is recorded (L1); there is always a ledger.
     pub ledger: LedgerConfig,
+    /// Where limits and budgets are counted (G4).
+    pub limits: LimitStore,
     /// What is logged and where.
     pub log: Log,
     /// Bounds of the metrics.

@@ -7,7 +7,7 @@ mod ledger;
 mod limits;
 
 pub(super) use ledger::{Ledger, Markup, Postgres, Prices, Sell};
-pub(super) use limits::Budget;
+pub(super) use limits::{Budget, LimitStore, Store};
 
 use super::key::KeyStore;
 use super::limits::OnReached;
@@ -64,6 +64,9 @@ pub(super) struct File {
     /// Where and how each request is recorded.
     #[serde(default)]
     pub(super) ledger: Ledger,
+    /// Where limits and budgets are counted.
+    #[serde(default)]
+    pub(super) limits: LimitStore,
     /// What is logged and where.
     #[serde(default)]
     pub(super) log: Log,

@@ -19,7 +19,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "providers.*.client_cert",
     "providers.*.egress_proxy",
     "providers.*.responses",
-    "limits",
     "otlp",
     "alerts",
 ];

@@ -10,7 +10,7 @@ use crate::ledger::billing::{Basis, Bill};
 use crate::ledger::estimate::{self, Delivered};
 use crate::ledger::money::Nano;
 use crate::ledger::price::{Sale, Tier};
-use crate::limit::{Ask, Claim, Gauge, Gauges, Grant};
+use crate::limit::{Ask, Claim, Gauge, Gauges, Grant, Refused};
 use crate::meter::Meter;
 use crate::meter::usage::{ABSURD, Source, Usage};
 use crate::protocol::Protocol;
@@ -19,36 +19,43 @@ use crate::route::Target;
 use http::{HeaderName, HeaderValue};
 use pingora_http::ResponseHeader;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A stream's charge is looked at again when this much more of it was written: some ten tokens.
 const CUT_EVERY_BYTES: u64 = 2 * 1024;
 
 /// A routed request asks to be let through.
-pub(super) fn reserve(exchange: &mut Exchange, admitted: &Admitted) -> Result<(), Reason> {
+pub(super) async fn reserve(exchange: &mut Exchange, admitted: &Admitted) -> Result<(), Reason> {
     exchange.ask = ask(exchange, admitted);
-    claim(exchange, &admitted.key, Some(admitted))?;
+    claim(exchange, &admitted.key, Some(admitted)).await?;
     let cuts = exchange.grant.as_ref().is_some_and(Grant::cuts);
     exchange.look_at_charge = (cuts && admitted.facts.stream).then_some(0);
     Ok(())
 }
 
 /// A passthrough request asks to be let through: nothing is known of what it will use.
-pub(super) fn reserve_unrouted(exchange: &mut Exchange, key: &Arc<Key>) -> Result<(), Reason> {
-    claim(exchange, key, None)
+pub(super) async fn reserve_unrouted(exchange: &mut Exchange, key: &Arc<Key>) -> Result<(), Reason> {
+    claim(exchange, key, None).await
 }
 
-fn claim(exchange: &mut Exchange, key: &Arc<Key>, admitted: Option<&Admitted>) -> Result<(), Reason> {
+async fn claim(exchange: &mut Exchange, key: &Arc<Key>, admitted: Option<&Admitted>) -> Result<(), Reason> {
     let model = admitted.map(|admitted| &admitted.route.model);
     let (received, ask) = (exchange.record.received, exchange.ask);
-    let (grant, gauges) = exchange.shared.limits.reserve(&Claim { key, model, received, ask });
+    let since = Instant::now();
+    let claim = Claim { id: exchange.record.id, key, model, received, ask };
+    let (grant, gauges) = exchange.shared.limits.reserve(&claim).await;
+    exchange.waited(since);
     match grant {
         Ok(grant) => {
             exchange.grant = Some(grant);
             exchange.gauges = Some(gauges).filter(|_| exchange.live.config.server.limit_headers);
             Ok(())
         }
-        Err(denied) => {
+        Err(Refused::Store) => {
+            exchange.shared.metrics.limit_rejected(Reason::LimitStore.word());
+            Err(Reason::LimitStore)
+        }
+        Err(Refused::Denied(denied)) => {
             let limited = Limited { denied, at: received };
             exchange.gauges = Some(gauges);
             exchange.shared.metrics.limit_rejected(limited.word());

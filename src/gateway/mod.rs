@@ -57,7 +57,7 @@ impl Gateway {
         match self.admit(session, exchange).await {
             Ok(Entry::Routed(admitted)) => {
                 exchange.admitted = Some(Arc::clone(&admitted));
-                match limits::reserve(exchange, &admitted) {
+                match limits::reserve(exchange, &admitted).await {
                     Ok(()) => self.attempts(session, exchange, &admitted).await?,
                     Err(reason) => self.refuse(session, exchange, &reason).await?,
                 }
@@ -67,7 +67,7 @@ impl Gateway {
             Ok(Entry::OwnUsage(key)) => self.own_usage(session, exchange, &key).await?,
             Ok(Entry::Page(asset)) => self.page(session, exchange, &asset).await?,
             Ok(Entry::Unrouted { key, target }) => {
-                let opened = match limits::reserve_unrouted(exchange, &key) {
+                let opened = match limits::reserve_unrouted(exchange, &key).await {
                     Ok(()) => booking::open(exchange, None, Some(&target)).await,
                     Err(reason) => Err(reason),
                 };

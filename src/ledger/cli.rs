@@ -57,6 +57,11 @@ pub fn check_times(since: Option<&str>, until: Option<&str>) -> Result<(), CliEr
     report::check_times(since, until)
 }
 
+/// What this ledger is called where several are gathered.
+pub fn identity(path: &Path) -> Result<String, CliError> {
+    Ok(reader(path)?.query_row("SELECT ledger FROM counters", [], |row| row.get(0))?)
+}
+
 /// What a key was charged; budgets are rebuilt from it (L4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charged {

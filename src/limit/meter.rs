@@ -143,6 +143,21 @@ pub struct Purse {
     pub elsewhere: i64,
 }
 
+impl Taken {
+    /// Reserved tokens.
+    pub(super) const fn tokens(&self) -> u64 {
+        match self.tokens {
+            Some(tokens) => tokens,
+            None => 0,
+        }
+    }
+
+    /// Reserved money.
+    pub(super) const fn charge(&self) -> Nano {
+        self.charge
+    }
+}
+
 impl Purse {
     const fn roll(&mut self, window: i64) {
         if window > self.window {
@@ -184,12 +199,7 @@ impl Meter {
     /// What is used up: the one that takes longest to come back.
     pub fn fits(&mut self, now: &Moment, limits: &Limits, ask: &Ask, share: Share) -> Result<(), Full> {
         self.budgets(now, limits, ask, share)?;
-        if let Some(most) = limits.tpm {
-            let asked = ask.tokens(Some(most));
-            if asked > most {
-                return Err(Full { short: Short::TooLarge { most, asked }, frees: None });
-            }
-        }
+        Self::too_large(limits, ask)?;
         let part = |most: u64| (most / share.max(1)).max(1);
         if let Some(most) = limits.rpm
             && self.requests.sum(now.since) >= part(most)
@@ -209,6 +219,16 @@ impl Meter {
             Some(most) if self.running >= part(most) => Err(Full { short: Short::Slots { most }, frees: Some(SOON) }),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Whether a request could ever fit.
+    ///
+    /// # Errors
+    /// It asks for more tokens than a whole minute has.
+    pub fn too_large(limits: &Limits, ask: &Ask) -> Result<(), Full> {
+        let Some(most) = limits.tpm else { return Ok(()) };
+        let asked = ask.tokens(Some(most));
+        if asked > most { Err(Full { short: Short::TooLarge { most, asked }, frees: None }) } else { Ok(()) }
     }
 
     fn budgets(&mut self, now: &Moment, limits: &Limits, ask: &Ask, share: Share) -> Result<(), Full> {
@@ -307,12 +327,12 @@ impl Meter {
         self.total.spent = self.total.spent.saturating_add(others);
     }
 
-    /// What the shared store says: spent by all in a period's window, of which it knew `own` as ours.
-    pub fn heard(&mut self, per: Period, window: i64, all: i64, own: i64) {
-        let purse = match per {
-            Period::Day => &mut self.day,
-            Period::Month => &mut self.month,
-            Period::Total => &mut self.total,
+    /// What the shared store says: spent by all in a day's period, of which it knew `own` as ours.
+    pub fn heard(&mut self, per: Period, day: &Day, all: i64, own: i64) {
+        let (purse, window) = match per {
+            Period::Day => (&mut self.day, day.number),
+            Period::Month => (&mut self.month, day.month_number),
+            Period::Total => (&mut self.total, 0),
         };
         if window == purse.window {
             purse.synced = purse.synced.max(own);
@@ -333,6 +353,16 @@ impl Meter {
             Period::Month => &self.month,
             Period::Total => &self.total,
         }
+    }
+
+    /// What was spent in the period of a day, if that is not over.
+    pub(super) fn spent_on(&self, per: Period, day: &Day) -> Option<i64> {
+        let window = match per {
+            Period::Day => day.number,
+            Period::Month => day.month_number,
+            Period::Total => 0,
+        };
+        Some(self.purse(per)).filter(|purse| purse.window == window).map(|purse| purse.spent)
     }
 
     /// Requests that run.
@@ -369,7 +399,7 @@ fn gauge(window: &mut Window, now: Duration, most: u64) -> Gauge {
 }
 
 /// When a budget's period ends.
-fn frees(per: Period, now: &Moment) -> Option<Duration> {
+pub(super) fn frees(per: Period, now: &Moment) -> Option<Duration> {
     let until = |end: SystemTime| Some(end.duration_since(now.wall).unwrap_or(Duration::ZERO));
     match per {
         Period::Day => until(now.day.ends),

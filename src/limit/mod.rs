@@ -2,7 +2,7 @@
 //!
 //! Called by the gateway, once before a request is dispatched and once when it has ended; by the
 //! server, which restores what was spent before. Touches its own meters, each under a short lock
-//! that is never held over an await, and the clock.
+//! that is never held over an await, the clock, and the shared store if there is one.
 //!
 //! The counting is in [`meter`], pure; here are the names, the locks and the guard that gives
 //! everything back however a request ends. All of it outlives a config: limits come in with each
@@ -12,6 +12,7 @@ pub mod calendar;
 mod grant;
 pub mod load;
 pub mod meter;
+pub mod remote;
 mod window;
 
 #[cfg(test)]
@@ -20,17 +21,19 @@ mod tests;
 pub use grant::Grant;
 pub use meter::{Ask, Full, Gauge, Purse, Short};
 
-use crate::config::{Key, Model, Period};
+use crate::config::{Key, Model, OnStoreFailure, Period};
 use crate::ledger::Charged;
 use calendar::Calendar;
-use grant::Held;
-use meter::{Meter, Moment};
+use grant::{Held, There};
+use meter::{Meter, Moment, Share};
+use remote::{Away, Heard, Part, Remote, Verdict};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
+use uuid::Uuid;
 
 /// Whose limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Whose {
     /// The client's key.
     Key,
@@ -45,6 +48,15 @@ pub struct Denied {
     pub whose: Whose,
     /// What is used up.
     pub full: Full,
+}
+
+/// Why a request was not let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// By a limit.
+    Denied(Denied),
+    /// The shared store is away, and `limits.on_failure` says `reject`.
+    Store,
 }
 
 /// What is left of the minute, where it is limited: of key and model the one that has less left.
@@ -63,6 +75,7 @@ pub struct Limits {
     models: Names,
     calendar: Calendar,
     began: Instant,
+    remote: OnceLock<Arc<Remote>>,
 }
 
 type Names = RwLock<HashMap<String, Arc<Subject>>>;
@@ -82,6 +95,8 @@ impl Subject {
 /// A request that asks to be let through.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
+    /// Weir's id of it.
+    pub id: Uuid,
     /// Whose it is.
     pub key: &'a Arc<Key>,
     /// What it is for; `None`: it is not routed by model.
@@ -110,43 +125,129 @@ impl Limits {
     #[must_use]
     pub fn new(zone: jiff::tz::TimeZone) -> Self {
         let names = Names::default;
-        Self { keys: names(), models: names(), calendar: Calendar::new(zone), began: Instant::now() }
+        Self {
+            keys: names(),
+            models: names(),
+            calendar: Calendar::new(zone),
+            began: Instant::now(),
+            remote: OnceLock::new(),
+        }
+    }
+
+    /// From now on other gateways share the limits (G4). Once; a second call changes nothing.
+    pub fn share(&self, remote: Arc<Remote>) {
+        let _is_first = self.remote.set(remote);
+    }
+
+    /// The shared store, if there is one.
+    #[must_use]
+    pub fn remote(&self) -> Option<&Arc<Remote>> {
+        self.remote.get()
     }
 
     /// Reserves what a request is likely to use, of its key and its model, all or nothing.
     /// What is left is told in any case.
-    ///
-    /// # Errors
-    /// What is used up.
-    pub fn reserve(self: &Arc<Self>, claim: &Claim<'_>) -> (Result<Grant, Denied>, Gauges) {
+    pub async fn reserve(self: &Arc<Self>, claim: &Claim<'_>) -> (Result<Grant, Refused>, Gauges) {
         let now = self.moment(claim.received);
-        let key = subject(&self.keys, &claim.key.name);
         // A model without limits is not counted: all workers would meet at its lock.
         let model = claim.model.filter(|model| !model.limits.is_none());
+        let Some(remote) = self.remote.get().filter(|_| model.is_some() || !claim.key.limits.is_none()) else {
+            return self.reserve_here(&now, claim, model, 1, None);
+        };
+        if let Some(denied) = too_large(claim, model) {
+            return (Err(Refused::Denied(denied)), Gauges::default());
+        }
+        let parts = self.parts(&now, claim, model);
+        let verdict = remote.admit(claim.id, &now.day, &claim.ask, &parts).await;
+        match (verdict, remote.on_failure()) {
+            (Ok(verdict), _) => self.reserve_here(&now, claim, model, 1, Some((remote, verdict))),
+            (Err(Away), OnStoreFailure::Local) => self.reserve_here(&now, claim, model, remote.nodes(), None),
+            (Err(Away), OnStoreFailure::Reject) => (Err(Refused::Store), Gauges::default()),
+        }
+    }
+
+    /// Reserves in this gateway's own meters; where the shared store has let it through, whatever they say.
+    fn reserve_here(
+        self: &Arc<Self>,
+        now: &Moment,
+        claim: &Claim<'_>,
+        model: Option<&Arc<Model>>,
+        share: Share,
+        verdict: Option<(&Arc<Remote>, Verdict)>,
+    ) -> (Result<Grant, Refused>, Gauges) {
+        let key = subject(&self.keys, &claim.key.name);
         let model = model.map(|model| (model, subject(&self.models, &model.name)));
         // Always the key's lock first.
         let mut key_meter = key.meter();
         let mut model_meter = model.as_ref().map(|(model, subject)| (&model.limits, subject.meter()));
-        let mut fits = key_meter.fits(&now, &claim.key.limits, &claim.ask, 1).map_err(denied(Whose::Key));
-        if let (Ok(()), Some((limits, meter))) = (&fits, &mut model_meter) {
-            fits = meter.fits(&now, limits, &claim.ask, 1).map_err(denied(Whose::Model));
-        }
+        let fits = match &verdict {
+            Some((_, verdict)) => {
+                if let Some(heard) = verdict.heard.first() {
+                    hear(&mut key_meter, &now.day, heard);
+                }
+                verdict.denied.map_or(Ok(()), |denied| Err(when(denied, now)))
+            }
+            None => {
+                let of_key = key_meter.fits(now, &claim.key.limits, &claim.ask, share).map_err(denied(Whose::Key));
+                of_key.and_then(|()| match &mut model_meter {
+                    Some((limits, meter)) => meter.fits(now, limits, &claim.ask, share).map_err(denied(Whose::Model)),
+                    None => Ok(()),
+                })
+            }
+        };
         let taken = fits.map(|()| {
-            let of_key = key_meter.take(&now, &claim.key.limits, &claim.ask);
-            let of_model = model_meter.as_mut().map(|(limits, meter)| meter.take(&now, limits, &claim.ask));
+            let of_key = key_meter.take(now, &claim.key.limits, &claim.ask);
+            let of_model = model_meter.as_mut().map(|(limits, meter)| meter.take(now, limits, &claim.ask));
             (of_key, of_model)
         });
-        let mut gauges = gauges(&mut key_meter, now.since, &claim.key.limits);
+        let mut left = gauges(&mut key_meter, now.since, &claim.key.limits);
         if let Some((limits, meter)) = &mut model_meter {
-            gauges = gauges.tighter(self::gauges(meter, now.since, limits));
+            left = left.tighter(gauges(meter, now.since, limits));
         }
         drop((key_meter, model_meter));
-        let grant = taken.map(|(of_key, of_model)| {
-            let of_model = model.zip(of_model).map(|((_, subject), taken)| Held { subject, taken });
-            let of_key = Held { subject: key, taken: of_key };
-            Grant::new(Arc::clone(self), Arc::clone(claim.key), of_key, of_model)
+        let left = verdict.as_ref().map_or(left, |(_, verdict)| verdict.gauges);
+        let grant = taken.map_err(Refused::Denied).map(|(of_key, of_model)| {
+            let of_model = model.as_ref().zip(of_model).map(|((model, subject), taken)| Held {
+                name: model.name.clone(),
+                subject: Arc::clone(subject),
+                taken,
+            });
+            let of_key = Held { name: claim.key.name.clone(), subject: key, taken: of_key };
+            let there = verdict.map(|(remote, verdict)| {
+                There::new(Arc::clone(remote), claim, model.map(|(model, _)| model), verdict.second, &now.day)
+            });
+            Grant::new(Arc::clone(self), Arc::clone(claim.key), of_key, of_model, there)
         });
-        (grant, gauges)
+        (grant, left)
+    }
+
+    /// What the shared store is asked.
+    fn parts<'c>(&self, now: &Moment, claim: &Claim<'c>, model: Option<&'c Arc<Model>>) -> Vec<Part<'c>> {
+        let key = subject(&self.keys, &claim.key.name);
+        let mut meter = key.meter();
+        meter.roll(now);
+        let mut budgets: Vec<_> =
+            claim.key.limits.budgets.iter().map(|budget| (*budget, meter.purse(budget.per).spent)).collect();
+        drop(meter);
+        budgets.sort_by_key(|(budget, _)| std::cmp::Reverse(budget.per));
+        let part = |whose, name: &str, limits, budgets| Part { whose, tag: remote::tag(whose, name), limits, budgets };
+        let of_key = part(Whose::Key, &claim.key.name, &claim.key.limits, budgets);
+        let of_model = model.map(|model| part(Whose::Model, &model.name, &model.limits, Vec::new()));
+        std::iter::once(of_key).chain(of_model).collect()
+    }
+
+    /// What a key has spent by this gateway's ledger, longest period first.
+    fn spent_here(&self, name: &str) -> Vec<(Period, i64)> {
+        let now = self.moment(SystemTime::now());
+        let key = subject(&self.keys, name);
+        let mut meter = key.meter();
+        meter.roll(&now);
+        [Period::Total, Period::Month, Period::Day].map(|per| (per, meter.purse(per).spent)).to_vec()
+    }
+
+    /// What the shared store says of a key.
+    fn heard_of(&self, name: &str, day: &calendar::Day, heard: &Heard) {
+        hear(&mut subject(&self.keys, name).meter(), day, heard);
     }
 
     /// What the ledger knows of the time before this process; told once, before the first request (L4).
@@ -224,6 +325,32 @@ impl Gauges {
 
 fn gauges(meter: &mut Meter, since: Duration, limits: &crate::config::Limits) -> Gauges {
     Gauges { requests: meter.requests(since, limits), tokens: meter.tokens(since, limits) }
+}
+
+fn hear(meter: &mut Meter, day: &calendar::Day, heard: &Heard) {
+    meter.heard_reserved(heard.held, meter.reserved().0);
+    for (per, all, own) in &heard.spent {
+        meter.heard(*per, day, *all, *own);
+    }
+}
+
+/// The store does not know when days end.
+fn when(denied: Denied, now: &Moment) -> Denied {
+    match denied.full.short {
+        Short::Budget { budget, held: false, .. } => {
+            Denied { full: Full { frees: meter::frees(budget.per, now), ..denied.full }, ..denied }
+        }
+        _ => denied,
+    }
+}
+
+/// Known without asking anybody.
+fn too_large(claim: &Claim<'_>, model: Option<&Arc<Model>>) -> Option<Denied> {
+    let limits = [(Whose::Key, Some(&claim.key.limits)), (Whose::Model, model.map(|model| &model.limits))];
+    limits.into_iter().find_map(|(whose, limits)| {
+        let full = Meter::too_large(limits?, &claim.ask).err()?;
+        Some(Denied { whose, full })
+    })
 }
 
 const fn denied(whose: Whose) -> impl FnOnce(Full) -> Denied {

@@ -288,7 +288,7 @@ fn g4_a_share_of_all_limits_is_what_is_left_when_the_store_is_away() {
     let mut meter = Meter::default();
     // All have spent 0.40 of it, a quarter of that here.
     meter.restore(&now, Nano(100_000_000), Nano(0), Nano(0));
-    meter.heard(Period::Day, now.day.number, 400_000_000, 100_000_000);
+    meter.heard(Period::Day, &now.day, 400_000_000, 100_000_000);
     let mut taken = Vec::new();
     while meter.fits(&now, &limit, &ask, 3).is_ok() {
         taken.push(meter.take(&now, &limit, &ask));

@@ -64,6 +64,7 @@ pub struct Metrics {
     gate_overflow: IntCounterVec,
     target_healthy: IntGaugeVec,
     limit_rejections: IntCounterVec,
+    limit_store_up: IntGaugeVec,
     events_malformed: IntCounterVec,
     usage_missing: IntCounterVec,
     usage_anomalies: IntCounterVec,
@@ -164,7 +165,12 @@ impl Metrics {
             limit_rejections: new.counter(
                 "weir_limit_rejections_total",
                 &["limit"],
-                "Requests refused by a limit of their key or model: rpm, tpm, concurrent, budget.",
+                "Requests refused by a limit of their key or model: rpm, tpm, concurrent, budget; limit_store: nobody counts.",
+            )?,
+            limit_store_up: new.gauge(
+                "weir_limit_store_up",
+                &[],
+                "1 when the shared store of limits answers; only where there is one.",
             )?,
             events_malformed: new.counter(
                 "weir_events_malformed_total",
@@ -349,6 +355,11 @@ impl Metrics {
     /// Counts a request refused by a limit (G3); `limit` is a word of [`crate::refusal::Limited`].
     pub fn limit_rejected(&self, limit: &'static str) {
         add(&self.limit_rejections, &[limit], 1);
+    }
+
+    /// Says whether the shared store of limits answers (G4).
+    pub fn limit_store(&self, is_up: bool) {
+        set(&self.limit_store_up, &[], i64::from(is_up));
     }
 
     /// Counts an event whose data was no JSON although its protocol says so (B130).

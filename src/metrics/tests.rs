@@ -78,6 +78,7 @@ fn m1_every_metric_can_be_filled_and_is_declared_well() {
     metrics.event_malformed("openai/sol");
     metrics.usage_anomaly("openai/sol");
     metrics.limit_rejected("rpm");
+    metrics.limit_store(true);
     metrics.config_reloaded(true);
     metrics.certificates(&[("tls.crt".to_owned(), 1)]);
     metrics.charged(&record, Some(Nano(1)), Some(Nano(1)), true);

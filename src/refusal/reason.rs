@@ -90,6 +90,8 @@ pub enum Reason {
         /// The request's member or `id` for one in the path.
         param: &'static str,
     },
+    /// The shared store of limits is away (G4).
+    LimitStore,
     /// A limit of the key or model, or a budget of the key (G2, G3).
     Limited(Limited),
     /// Every target: no connection, or none that lived to an answer.
@@ -180,6 +182,7 @@ impl Reason {
             Self::Background => "background",
             Self::StoredNotFound { .. } => "stored_not_found",
             Self::Limited(limited) => limited.word(),
+            Self::LimitStore => "limit_store",
             Self::UpstreamConnect => "upstream_connect",
             Self::UpstreamTimeout { clock } => clock.word(),
             Self::UpstreamBroken => "upstream_broken",
@@ -235,6 +238,7 @@ impl Reason {
             | Self::Overloaded
             | Self::Draining
             | Self::Ledger
+            | Self::LimitStore
             | Self::ModelOff { .. }
             | Self::UpstreamAccount => 503,
             Self::UpstreamTimeout { .. } => 504,
@@ -269,7 +273,7 @@ impl Reason {
             Self::Expectation => "unsupported_expectation",
             Self::HeldBytes | Self::Overloaded => "server_overloaded",
             Self::Draining => "server_draining",
-            Self::Ledger => "server_unavailable",
+            Self::Ledger | Self::LimitStore => "server_unavailable",
             Self::UpgradeRequired => "upgrade_required",
             Self::Background => "unsupported_parameter",
             Self::StoredNotFound { .. } => "not_found",
@@ -326,7 +330,7 @@ impl Reason {
             Self::Expectation => "The only expectation supported is \"expect: 100-continue\".",
             Self::HeldBytes | Self::Overloaded => "The server is overloaded. Please try again shortly.",
             Self::Draining => "The server is shutting down. Please try again.",
-            Self::Ledger => "The server cannot take requests at the moment. Please try again later.",
+            Self::Ledger | Self::LimitStore => "The server cannot take requests at the moment. Please try again later.",
             Self::UpgradeRequired => "WebSocket and other upgrades are not supported. Use HTTP streaming instead.",
             Self::Background => "\"background\" is not supported. Send the request without it.",
             Self::StoredNotFound { .. } => "No such stored object. It may have expired, or belong to another key.",
@@ -361,7 +365,7 @@ impl Reason {
                 refusal.retry_after = Some(LOAD_RETRY);
                 refusal.should_retry = Some(true);
             }
-            Self::Ledger => {
+            Self::Ledger | Self::LimitStore => {
                 refusal.anthropic_type = "api_error";
                 refusal.retry_after = Some(Duration::from_secs(10));
             }

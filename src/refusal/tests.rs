@@ -44,6 +44,7 @@ fn all() -> Vec<(Reason, [u16; 3])> {
         (Reason::Query, [400; 3]),
         (Reason::Draining, [503; 3]),
         (Reason::Ledger, [503; 3]),
+        (Reason::LimitStore, [503; 3]),
         (Reason::UpgradeRequired, [426; 3]),
         (Reason::Background, [400; 3]),
         (Reason::StoredNotFound { param: "previous_response_id" }, [404; 3]),

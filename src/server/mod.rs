@@ -29,6 +29,7 @@ use crate::keystore::watch::Watch as KeyWatch;
 use crate::keystore::{Store, StoreError};
 use crate::ledger::sink::{Sink, SinkError};
 use crate::ledger::{Ledger, OnCommit, OpenError};
+use crate::limit::remote::Keeper;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
 use crate::upstream::site::BadRoots;
@@ -71,6 +72,9 @@ pub enum StartError {
     /// The key store.
     #[error(transparent)]
     Keys(#[from] StoreError),
+    /// The shared store of limits.
+    #[error(transparent)]
+    Limits(#[from] crate::limit::remote::StartError),
     /// The ledger cannot be read.
     #[error(transparent)]
     Spent(#[from] crate::ledger::cli::CliError),
@@ -133,6 +137,12 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     state.control(Control::new(Arc::clone(&shared), store));
     let spending = Spending { limits: Arc::clone(&shared.limits), ledger: config.ledger.path.clone() };
     spending.restore()?;
+    if let Some(url) = &config.limits.redis {
+        let ledger = crate::ledger::cli::identity(&config.ledger.path)?;
+        let (keeper, remote) = Keeper::new(url, config.limits.on_failure, ledger)?;
+        shared.limits.share(remote);
+        keeper.start(Arc::clone(&shared.limits))?;
+    }
 
     let reloader = Arc::new(Reloader {
         path: source.as_ref().map(|source| source.path.clone()),

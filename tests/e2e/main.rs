@@ -18,6 +18,8 @@ mod admission;
 #[cfg(test)]
 mod captures;
 #[cfg(test)]
+mod cluster;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod crash;

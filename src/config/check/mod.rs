@@ -37,6 +37,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let ledger = check.ledger(file.ledger);
     check.key_store(file.key_store, &ledger);
     let server = check.server(&file.server);
+    let limits = check.limit_store(file.limits);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
     let timelines = super::Timelines { keep: file.timelines.keep };
@@ -53,6 +54,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
         price_books,
         billing: file.billing,
         ledger,
+        limits,
         log,
         metrics,
         timelines,

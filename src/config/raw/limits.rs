@@ -2,10 +2,31 @@
 //!
 //! Filled by `shape`, read by `check` alone, as all of `raw`.
 
-use crate::config::limits::Period;
-use crate::config::word::Usd;
+use crate::config::limits::{OnStoreFailure, Period};
+use crate::config::word::{SecretText, Usd};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+/// Where limits and budgets are counted.
+#[derive(Debug, Default, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::config) struct LimitStore {
+    /// In this process, or in one store for several gateways; default local.
+    #[serde(skip_serializing)]
+    pub(in crate::config) store: Option<Store>,
+    /// What happens while the store is away: each gateway lets through its share, or 503.
+    pub(in crate::config) on_failure: OnStoreFailure,
+}
+
+/// Where they are counted.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::config) enum Store {
+    /// In this process.
+    Local,
+    /// Redis or Valkey, such as `{ redis: "redis://10.0.0.9:6379" }`; a secret.
+    Redis(SecretText),
+}
 
 /// What a key may be charged in a period.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
