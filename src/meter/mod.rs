@@ -268,8 +268,9 @@ impl Meter {
 
     fn data(&mut self, data: &[u8], name: &[u8]) -> Facts {
         let data = data.trim_ascii();
-        if let Some(facts) = self.twin.facts_of(data) {
-            return facts;
+        if let Some(known) = self.twin.knows(data) {
+            self.sequence = known.number.or(self.sequence);
+            return known.facts;
         }
         match data.first() {
             None => return Facts::default(),

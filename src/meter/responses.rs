@@ -2,6 +2,7 @@
 //!
 //! Called by the meter. Touches only the meter's fields.
 
+use super::twin::Holes;
 use super::{Facts, Finish, Meter, UpstreamError};
 use crate::json::{Kind, Malformed, Text, Walker};
 use crate::protocol::Protocol;
@@ -17,6 +18,7 @@ struct Event<'a> {
     said: bool,
     item: Item<'a>,
     response: Response<'a>,
+    holes: Holes,
 }
 
 /// An output item.
@@ -74,6 +76,10 @@ pub(super) fn read(meter: &mut Meter, json: &[u8], name: &[u8]) -> Result<Facts,
     };
     let thought = word.starts_with(b"reasoning") || event.item.kind.is_some_and(|kind| kind.is("reasoning"));
     facts.visible = facts.output && !thought;
+    // Without a type the event's name decided, which a twin might not share.
+    if event.kind.is_some() && event.sequence.is_some() && word.ends_with(b".delta") {
+        meter.twin.learn(json, &event.holes, facts);
+    }
     Ok(facts)
 }
 
@@ -105,9 +111,19 @@ impl<'a> Event<'a> {
     fn member(&mut self, walker: &mut Walker<'a>, name: Text<'a>) -> Result<(), Malformed> {
         match &*name.bytes() {
             b"type" => self.kind = walker.string()?,
-            b"sequence_number" => self.sequence = super::counts::whole(walker.skip()?),
+            b"sequence_number" => {
+                walker.peek()?;
+                let start = walker.at();
+                self.sequence = super::counts::whole(walker.skip()?);
+                self.holes.number(start..walker.at());
+            }
+            b"obfuscation" if walker.peek()? == Kind::String => {
+                let start = walker.at();
+                walker.skip()?;
+                self.holes.padding(start..walker.at());
+            }
             b"delta" | b"text" | b"arguments" | b"data" | b"refusal" | b"input" | b"code" | b"transcript"
-            | b"partial_image_b64" => self.said |= walker.filled()?,
+            | b"partial_image_b64" => self.said |= self.holes.filled(walker)?,
             b"part" => self.said |= has_text(walker)?,
             b"item" => self.item = Item::read(walker)?,
             b"response" => {

@@ -836,7 +836,7 @@ fn a_malformed_event_leaves_no_trace() {
     );
 }
 
-/// Events that are alike, and almost alike; `@` is where a string goes.
+/// Events that are alike, and almost alike; `@` is where a string goes, `#` a number.
 fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
     let chat = vec![
         r#"{"id":"c","service_tier":"a","choices":[{"index":0,"delta":{"content":"@"}}]}"#,
@@ -860,16 +860,33 @@ fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
         r#"{"type":"content_block_start","content_block":{"type":"text","text":"@"}}"#,
         r#"{"type":"message_delta","delta":{"text":"@","stop_reason":"@"}}"#,
     ];
+    let responses = vec![
+        r#"{"type":"response.output_text.delta","sequence_number":#,"delta":"@","obfuscation":"@"}"#,
+        r#"{"type":"response.output_text.delta","obfuscation":"@","delta":"@","sequence_number":#}"#,
+        r#"{"type":"response.output_text.delta","sequence_number": # ,"delta":"@"}"#,
+        r#"{"type":"response.output_text.delta","sequence_number":#,"sequence_number":7,"delta":"@"}"#,
+        r#"{"type":"response.output_text.delta","sequence_number":"@","delta":"@"}"#,
+        r#"{"type":"response.output_text.delta","sequence_number":#,"delta":"@","text":"@"}"#,
+        r#"{"type":"response.reasoning_text.delta","sequence_number":#,"delta":"@"}"#,
+        r#"{"type":"response.output_text.done","sequence_number":#,"text":"@"}"#,
+        r#"{"type":"response.created","sequence_number":#,"response":{"id":"@"},"delta":"@"}"#,
+        r#"{"sequence_number":#,"delta":"@"}"#,
+    ];
+    let numbers =
+        prop::sample::select(vec!["0", "7", "41", "007", "5.0", "1e3", "-1", "", "123456789012", "9999999999999"]);
     let words = prop::sample::select(vec!["", "x", "stop", "\\\"", "\\", "\"", "你好", "x\",\"role\":\"y", "\\u0041"]);
-    let shapes = prop_oneof![Just((Chat, chat)), Just((Messages, messages))];
-    (shapes, vec((any::<prop::sample::Index>(), vec(words, 2)), 1..12)).prop_map(|((protocol, shapes), picks)| {
-        let event = |(shape, words): (prop::sample::Index, Vec<&str>)| {
-            let text = shape.get(&shapes).replacen('@', words[0], 1).replacen('@', words[1], 1);
-            let name = if words[0] == "x" { "event: content_block_delta\n" } else { "" };
-            format!("{name}data: {text}\n\n")
-        };
-        (protocol, picks.into_iter().map(event).collect())
-    })
+    let shapes = prop_oneof![Just((Chat, chat)), Just((Messages, messages)), Just((Responses, responses))];
+    (shapes, vec((any::<prop::sample::Index>(), vec(words, 2), numbers), 1..12)).prop_map(
+        |((protocol, shapes), picks)| {
+            let event = |(shape, words, number): (prop::sample::Index, Vec<&str>, &str)| {
+                let text =
+                    shape.get(&shapes).replacen('@', words[0], 1).replacen('@', words[1], 1).replacen('#', number, 1);
+                let name = if words[0] == "x" { "event: content_block_delta\n" } else { "" };
+                format!("{name}data: {text}\n\n")
+            };
+            (protocol, picks.into_iter().map(event).collect())
+        },
+    )
 }
 
 proptest! {
@@ -885,6 +902,7 @@ proptest! {
             let span = &scanner.spans()[0];
             prop_assert_eq!(quick.event(&block.bytes, span), slow.event(&block.bytes, span), "{}", event);
             prop_assert_eq!(quick.service_tier(), slow.service_tier(), "{}", event);
+            prop_assert_eq!(quick.last_sequence(), slow.last_sequence(), "{}", event);
         }
         prop_assert_eq!(quick.usage(), slow.usage());
         prop_assert_eq!((quick.seen, quick.finished, quick.finish(), quick.started), (slow.seen, slow.finished, slow.finish(), slow.started));

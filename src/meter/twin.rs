@@ -4,9 +4,10 @@
 //!
 //! The simple version walks every event. But most events of a stream are the one before them with
 //! another word in it, and to compare bytes is several times cheaper than to read JSON. So the last
-//! delta is kept with its word (and the padding that some send) cut out. An event that has the same
-//! bytes around other strings is the same JSON with other strings there; it means the same as long as
-//! the word is not empty. Only deltas that change nothing in the meter but the count are kept.
+//! delta is kept with its word (and the padding and the running number that some send) cut out. An
+//! event that has the same bytes around other strings and another number is the same JSON with those
+//! there; it means the same as long as the word is not empty. Only deltas that change nothing in the
+//! meter but the counts are kept.
 
 use super::Facts;
 use crate::json::{self, Kind, Malformed, Walker};
@@ -14,16 +15,29 @@ use std::ops::Range;
 
 /// Longer deltas are walked: what is kept counts for every open stream.
 const MAX_KEPT: usize = 1024;
+/// Digits of a number that is not absurd ([`super::usage::ABSURD`]); longer ones are walked.
+const MAX_DIGITS: usize = 12;
 
-/// The strings of a delta that may differ, without their quotes, as offsets into its JSON.
+/// The parts of a delta that may differ, as offsets into its JSON; strings without their quotes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holes {
     /// The word.
     word: Option<Range<usize>>,
     /// Padding: read by nobody, may be empty.
     padding: Option<Range<usize>>,
+    /// The running number.
+    number: Option<Range<usize>>,
     /// There is more than one word, or one that is no string: not for a twin.
     unfit: bool,
+}
+
+/// What has to stand in a hole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Filling {
+    #[default]
+    Word,
+    Padding,
+    Number,
 }
 
 impl Holes {
@@ -48,6 +62,12 @@ impl Holes {
     pub(super) fn padding(&mut self, value: Range<usize>) {
         self.padding = Some(inside(value));
     }
+
+    /// Notes the running number at `value`.
+    pub(super) fn number(&mut self, value: Range<usize>) {
+        self.unfit |= self.number.is_some();
+        self.number = Some(value);
+    }
 }
 
 fn inside(value: Range<usize>) -> Range<usize> {
@@ -59,38 +79,42 @@ fn inside(value: Range<usize>) -> Range<usize> {
 pub(super) struct Twin {
     /// What stands before, between and after the holes.
     kept: Vec<u8>,
-    /// Where the part before the first hole ends in `kept`, and the one between them.
-    first: usize,
-    /// `None`: there is one hole only.
-    second: Option<usize>,
-    /// Whether the first hole may be empty (it is the padding), and the second.
-    may_be_empty: [bool; 2],
+    /// For each hole where the part before it ends in `kept`; there are as many as fit a delta.
+    holes: [Option<(usize, Filling)>; 3],
     facts: Option<Facts>,
+}
+
+/// What a twin means.
+pub(super) struct Known {
+    pub(super) facts: Facts,
+    /// Its running number.
+    pub(super) number: Option<u64>,
 }
 
 impl Twin {
     /// Keeps a delta that means `facts`, if it is fit.
     pub(super) fn learn(&mut self, json: &[u8], holes: &Holes, facts: Facts) {
         let plain = Facts { output: true, visible: facts.visible, ..Facts::default() };
-        let Some(word) = holes.word.clone().filter(|_| !holes.unfit && facts == plain) else { return };
-        let (first, second, may_be_empty) = match holes.padding.clone() {
-            None => (word, None, [false, false]),
-            Some(padding) if padding.start < word.start => (padding, Some(word), [true, false]),
-            Some(padding) => (word, Some(padding), [false, true]),
-        };
-        let cut = first.len() + second.as_ref().map_or(0, Range::len);
+        if holes.unfit || holes.word.is_none() || facts != plain {
+            return;
+        }
+        let mut holes = [
+            (holes.word.clone(), Filling::Word),
+            (holes.padding.clone(), Filling::Padding),
+            (holes.number.clone(), Filling::Number),
+        ];
+        holes.sort_by_key(|(hole, _)| hole.as_ref().map_or(usize::MAX, |hole| hole.start));
+        let cut: usize = holes.iter().filter_map(|(hole, _)| hole.as_ref()).map(Range::len).sum();
         if json.len().saturating_sub(cut) > MAX_KEPT {
             return;
         }
-        self.may_be_empty = may_be_empty;
         self.kept.clear();
-        self.kept.extend_from_slice(json.get(..first.start).unwrap_or_default());
-        self.first = self.kept.len();
-        let mut after = first.end;
-        self.second = second.map(|second| {
-            self.kept.extend_from_slice(json.get(after..second.start).unwrap_or_default());
-            after = second.end;
-            self.kept.len()
+        let mut after = 0;
+        self.holes = holes.map(|(hole, filling)| {
+            let hole = hole?;
+            self.kept.extend_from_slice(json.get(after..hole.start).unwrap_or_default());
+            after = hole.end;
+            Some((self.kept.len(), filling))
         });
         self.kept.extend_from_slice(json.get(after..).unwrap_or_default());
         self.facts = Some(facts);
@@ -102,24 +126,32 @@ impl Twin {
     }
 
     /// What `json` means, if it is a twin of the delta that is kept.
-    pub(super) fn facts_of(&self, json: &[u8]) -> Option<Facts> {
+    pub(super) fn knows(&self, json: &[u8]) -> Option<Known> {
         let facts = self.facts?;
-        let [first_empty, second_empty] = self.may_be_empty;
-        let rest = past(json, self.kept.get(..self.first)?, first_empty)?;
-        let (rest, from) = match self.second {
-            None => (rest, self.first),
-            Some(second) => (past(rest, self.kept.get(self.first..second)?, second_empty)?, second),
-        };
-        (rest == self.kept.get(from..)?).then_some(facts)
+        let (mut rest, mut from, mut number) = (json, 0, None);
+        for (end, filling) in self.holes.iter().flatten() {
+            let hole = rest.strip_prefix(self.kept.get(from..*end)?)?;
+            let len = match filling {
+                Filling::Word => json::string_len(hole).filter(|len| *len > 0)?,
+                Filling::Padding => json::string_len(hole)?,
+                Filling::Number => {
+                    let (value, len) = whole(hole)?;
+                    number = Some(value);
+                    len
+                }
+            };
+            (rest, from) = (hole.get(len..)?, *end);
+        }
+        (rest == self.kept.get(from..)?).then_some(Known { facts, number })
     }
 }
 
-/// What follows after `part` and the inside of the string behind it.
-fn past<'a>(json: &'a [u8], part: &[u8], may_be_empty: bool) -> Option<&'a [u8]> {
-    let hole = json.strip_prefix(part)?;
-    let len = json::string_len(hole)?;
-    if len == 0 && !may_be_empty {
-        return None;
-    }
-    hole.get(len..)
+/// The whole number that `text` begins with, and its length.
+fn whole(text: &[u8]) -> Option<(u64, usize)> {
+    let digits = text.iter().take(MAX_DIGITS + 1).take_while(|byte| byte.is_ascii_digit());
+    let (value, len) = digits.fold((0_u64, 0), |(value, len), digit| {
+        (value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0')), len + 1)
+    });
+    let is_plain = len == 1 || text.first() != Some(&b'0');
+    ((1..=MAX_DIGITS).contains(&len) && is_plain).then_some((value, len))
 }
