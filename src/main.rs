@@ -1,6 +1,7 @@
 //! The `weir` command.
 
 mod commands;
+mod memory;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve { config, upgrade } => {
+            memory::goes_back();
             let (loaded, source) = load(&config)?;
             serve(&loaded, Some(source), upgrade)
         }
@@ -97,7 +99,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             say(&serde_json::to_string_pretty(&config::schema())?)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Demo { listen, admin } => demo(listen, admin),
+        Command::Demo { listen, admin } => {
+            memory::goes_back();
+            demo(listen, admin)
+        }
         Command::Usage(usage) => commands::usage(usage),
         Command::Ledger { command } => commands::ledger(command),
         Command::Keys { command } => commands::keys(command),
