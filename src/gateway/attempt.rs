@@ -18,7 +18,7 @@ use crate::route::{Choice, Target, Traits, affinity};
 use crate::upstream::call::{Call, post_head};
 use crate::upstream::site::Site;
 use pingora_http::RequestHeader;
-use pingora_proxy::{ProxyHttp, Session};
+use pingora_proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -138,7 +138,7 @@ impl Gateway {
         exchange.aim = Some(Aim { target: Arc::clone(target), account: choice.account });
         exchange.record.upstream_first_byte = None;
         exchange.record.upstream_request_id = None;
-        let Ok(call) = self.call(session, exchange, admitted, target, asks).await else {
+        let Ok(call) = Self::call(session, exchange, admitted, target, asks) else {
             return Ok(Tried::failed(Failure::Connect));
         };
         let mut timeouts = admitted.route.model.timeouts;
@@ -179,8 +179,7 @@ impl Gateway {
     }
 
     /// What goes up to one target: the client's request with the target's model name, path and credentials.
-    async fn call(
-        &self,
+    fn call(
         session: &mut Session,
         exchange: &mut Exchange,
         admitted: &Admitted,
@@ -194,7 +193,7 @@ impl Gateway {
         let path = site.path(admitted.endpoint, from.uri.query());
         let up = headers::up(&from.headers, &site.provider.allow_headers);
         let mut head = post_head(&path, edit::total_len(&body), site.authority(), &up)?;
-        self.upstream_request_filter(session, &mut head, exchange).await?;
+        super::head_up(session, &mut head, exchange)?;
         Ok(Call { head, body })
     }
 

@@ -48,6 +48,13 @@ pub struct Booking {
     pub(super) placeholder: bool,
 }
 
+impl Booking {
+    /// The open row may not be on disk yet.
+    pub(super) const fn awaits_disk(&self) -> bool {
+        self.durable.is_some()
+    }
+}
+
 /// Opens the row of a request, whose first attempt goes to `target` (L1). Later calls do nothing.
 pub(super) async fn open(
     exchange: &mut Exchange,

@@ -133,6 +133,8 @@ pub struct Client {
     pub head: Option<ResponseHeader>,
     /// Early bytes of a next request arrived: whether it leaves cannot be told by reading (A9).
     pub pipelined: bool,
+    /// Chunks since it was last looked at.
+    pub unseen: u8,
 }
 
 /// A timer that is only moved when it fires or must fire earlier (K5).

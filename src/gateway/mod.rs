@@ -88,16 +88,17 @@ impl Gateway {
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    type CTX = Exchange;
+    /// Boxed: Pingora's futures hold it in several places.
+    type CTX = Box<Exchange>;
 
-    fn new_ctx(&self) -> Exchange {
+    fn new_ctx(&self) -> Self::CTX {
         crate::server::head_was_read();
-        Exchange::new(Arc::clone(&self.shared))
+        Box::new(Exchange::new(Arc::clone(&self.shared)))
     }
 
     fn init_downstream_modules(&self, _: &mut pingora_core::modules::http::HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, exchange: &mut Self::CTX) -> Result<bool> {
         let keepalive = exchange.live.config.server.keepalive_timeout.as_secs();
         let stays = !*self.shared.leaving.borrow();
         session.as_downstream_mut().set_keepalive(stays.then_some(keepalive));
@@ -112,7 +113,7 @@ impl ProxyHttp for Gateway {
         }
     }
 
-    async fn upstream_peer(&self, _: &mut Session, exchange: &mut Exchange) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, _: &mut Session, exchange: &mut Self::CTX) -> Result<Box<HttpPeer>> {
         let site = match (&exchange.aim, &exchange.unrouted) {
             (Some(aim), _) => Arc::clone(&aim.target.site),
             (None, Some(unrouted)) => Arc::clone(&unrouted.site),
@@ -132,16 +133,17 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        exchange: &mut Exchange,
+        exchange: &mut Self::CTX,
     ) -> Result<()> {
-        match (&exchange.aim, &exchange.unrouted) {
-            (Some(aim), _) => attempt::credentials(&aim.target.site, aim.account, head),
-            (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head),
-            (None, None) => Ok(()),
-        }
+        head_up(session, head, exchange)
     }
 
-    async fn response_filter(&self, _: &mut Session, head: &mut ResponseHeader, exchange: &mut Exchange) -> Result<()> {
+    async fn response_filter(
+        &self,
+        _: &mut Session,
+        head: &mut ResponseHeader,
+        exchange: &mut Self::CTX,
+    ) -> Result<()> {
         if exchange.unrouted.is_some()
             && let Err(failure) = booking::durable(exchange).await
         {
@@ -185,23 +187,13 @@ impl ProxyHttp for Gateway {
         _: &mut Session,
         body: &mut Option<Bytes>,
         _end: bool,
-        exchange: &mut Exchange,
+        exchange: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
-        let Some(chunk) = body.take() else { return Ok(None) };
-        if exchange.unrouted.is_some() {
-            exchange.record.bytes += chunk.len() as u64;
-            *body = Some(chunk);
-            return Ok(None);
-        }
-        if let Some(relay) = &mut exchange.relay {
-            let action = relay.on(Instant::now(), Input::Chunk(chunk));
-            exchange.next = action.next;
-            *body = Some(action.write);
-        }
+        body_down(exchange, Instant::now(), body);
         Ok(None)
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, exchange: &mut Exchange) -> FailToProxy {
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, exchange: &mut Self::CTX) -> FailToProxy {
         if exchange.unrouted.is_some() && session.response_written().is_none() {
             log::debug!(error:%; "a passthrough request failed");
             let by_ledger = exchange.record.cause == Some(Failure::Ledger.word());
@@ -214,7 +206,7 @@ impl ProxyHttp for Gateway {
         FailToProxy { error_code: 0, can_reuse_downstream: false }
     }
 
-    async fn logging(&self, _: &mut Session, error: Option<&Error>, exchange: &mut Exchange) {
+    async fn logging(&self, _: &mut Session, error: Option<&Error>, exchange: &mut Self::CTX) {
         if exchange.unrouted.is_some() {
             let (outcome, cause) = answer::unrouted_outcome(exchange.record.status, error);
             exchange.conclude(outcome, cause);
@@ -224,16 +216,40 @@ impl ProxyHttp for Gateway {
     }
 
     /// Marks a connection that has served a request: its next head may be waited for (B1).
-    fn persist_connection_context(&self, _: &Session, _: &Exchange) -> Option<Box<dyn Any + Send + Sync>> {
+    fn persist_connection_context(&self, _: &Session, _: &Self::CTX) -> Option<Box<dyn Any + Send + Sync>> {
         Some(Box::new(()))
     }
 
-    fn suppress_error_log(&self, _: &Session, _: &Exchange, _: &Error) -> bool {
+    fn suppress_error_log(&self, _: &Session, _: &Self::CTX, _: &Error) -> bool {
         true
     }
 
-    fn request_summary(&self, _: &Session, exchange: &Exchange) -> String {
+    fn request_summary(&self, _: &Session, exchange: &Self::CTX) -> String {
         exchange.id.clone()
+    }
+}
+
+/// The head of one attempt, before it goes up: credentials, and the operator's own headers.
+fn head_up(session: &mut Session, head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
+    match (&exchange.aim, &exchange.unrouted) {
+        (Some(aim), _) => attempt::credentials(&aim.target.site, aim.account, head),
+        (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head),
+        (None, None) => Ok(()),
+    }
+}
+
+/// A piece of the upstream's body, and what of it goes down.
+fn body_down(exchange: &mut Exchange, now: Instant, body: &mut Option<Bytes>) {
+    let Some(chunk) = body.take() else { return };
+    if exchange.unrouted.is_some() {
+        exchange.record.bytes += chunk.len() as u64;
+        *body = Some(chunk);
+        return;
+    }
+    if let Some(relay) = &mut exchange.relay {
+        let action = relay.on(now, Input::Chunk(chunk));
+        exchange.next = action.next;
+        *body = Some(action.write);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::Gateway;
 use super::booking;
-use super::exchange::{Admitted, Exchange};
+use super::exchange::{Admitted, Client, Exchange};
 use super::shared::EndNow;
 use crate::admission::cors;
 use crate::ledger::Durability;
@@ -16,13 +16,18 @@ use http::{HeaderValue, StatusCode, Version, header};
 use pingora_core::ErrorType;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// One write to the client (F3, S3).
 const WRITE_BYTES: usize = 16 * 1024;
+
+/// Chunks that may follow each other without a pause before the client is looked at: within A9's
+/// 100 ms. Where there is a pause it is watched all the time.
+const UNSEEN_CHUNKS: u8 = 16;
 
 /// Something broke in on a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,20 +48,24 @@ impl Gateway {
     ) -> Result<T, Break> {
         let mut work = pin!(work);
         let since = Instant::now();
+        if looks_first(&mut exchange.client) && has_gone(session, &mut exchange.client.pipelined).await {
+            return Err(Break::ClientGone);
+        }
+        let mut now = since;
         let result = loop {
-            let now = Instant::now();
             if let Some(relay) = &exchange.relay {
                 exchange.timer.arm(relay.next_wake(), now);
             }
             let tick = tokio::select! {
                 biased;
-                () = gone(session, &mut exchange.client.pipelined) => break Err(Break::ClientGone),
                 done = &mut work => break Ok(done),
+                () = gone(session, &mut exchange.client.pipelined) => break Err(Break::ClientGone),
                 () = exchange.timer.fired() => Input::Tick,
                 told = told_to_end(&mut exchange.end_now, exchange.admitted.as_deref()) => told,
             };
+            now = Instant::now();
             let Some(relay) = &mut exchange.relay else { continue };
-            let action = relay.on(Instant::now(), tick);
+            let action = relay.on(now, tick);
             match self.act(session, exchange, action).await {
                 Ok(Next::Wait) => {}
                 Ok(next) => break Err(Break::Relay(next)),
@@ -99,10 +108,11 @@ impl Gateway {
         // Waiting for the ledger is no silence of the upstream's (S2).
         let before = Instant::now();
         let committed = exchange.relay.as_ref().is_some_and(Relay::is_committed);
-        if committed {
+        let mut from = before;
+        if committed && exchange.booking.awaits_disk() {
             booking::durable(exchange).await.map_err(|failure| Break::Relay(Next::Failed(failure)))?;
+            from = Instant::now();
         }
-        let from = Instant::now();
         let written = self.push(session, exchange, &mut bytes, committed).await;
         let to = Instant::now();
         exchange.client.longest_write = exchange.client.longest_write.max(to.saturating_duration_since(from));
@@ -236,6 +246,20 @@ async fn told_to_end(end_now: &mut watch::Receiver<EndNow>, admitted: Option<&Ad
     let told = end_now.wait_for(|end| end.tells(admitted).is_some()).await;
     // The sender lives as long as the process.
     told.ok().and_then(|end| end.tells(admitted)).unwrap_or(Input::Drain)
+}
+
+/// Whether the client is looked at before what is waited for: always until its response has begun,
+/// and again and again beside an upstream that never pauses.
+fn looks_first(client: &mut Client) -> bool {
+    let is_due = !client.opened || client.unseen >= UNSEEN_CHUNKS;
+    client.unseen = if is_due { 0 } else { client.unseen + 1 };
+    is_due
+}
+
+/// Whether the client has left by now.
+async fn has_gone(session: &mut Session, pipelined: &mut bool) -> bool {
+    let mut gone = pin!(gone(session, pipelined));
+    poll_fn(|context| Poll::Ready(gone.as_mut().poll(context).is_ready())).await
 }
 
 /// Resolves when the client has left (A9). Early bytes of a next request are no departure.

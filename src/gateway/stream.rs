@@ -17,7 +17,7 @@ use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use pingora_http::ResponseHeader;
-use pingora_proxy::{ProxyHttp, Session};
+use pingora_proxy::Session;
 use std::time::{Duration, Instant};
 
 impl Gateway {
@@ -90,8 +90,7 @@ impl Gateway {
     async fn chunk(&self, session: &mut Session, exchange: &mut Exchange, chunk: Bytes) -> Result<Next, Break> {
         let now = Instant::now();
         let mut chunk = Some(chunk);
-        let filtered = self.upstream_response_body_filter(session, &mut chunk, false, exchange);
-        debug_assert!(filtered.is_ok(), "the filter has no error of its own");
+        super::body_down(exchange, now, &mut chunk);
         let (write, next) = (chunk.unwrap_or_default(), exchange.next);
         let next = self.act(session, exchange, Action { write, next }).await?;
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };

@@ -5,7 +5,7 @@
 use super::proxied::read_header;
 use crate::gateway::{Gateway, Shared};
 use async_trait::async_trait;
-use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
+use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::H2Options;
@@ -136,7 +136,8 @@ impl ServerApp for Connections {
             return if may_be_http2 { None } else { OVER.scope((), self.app.process_new(stream, shutdown)).await };
         }
         if !may_be_http2 {
-            return self.app.process_new(stream, shutdown).await;
+            self.app.http1(stream, shutdown).await;
+            return None;
         }
         let work = BEGUN.scope(Cell::new(Begun::No), async {
             let mut work = self.app.process_new(stream, shutdown);
@@ -169,27 +170,42 @@ impl App {
     pub(super) fn new(proxy: HttpProxy<Gateway>, header_timeout: Duration) -> Self {
         Self { proxy: Arc::new(proxy), header_timeout }
     }
-}
 
-#[async_trait]
-impl HttpServerApp for App {
-    async fn process_new_http(
-        self: &Arc<Self>,
-        mut session: ServerSession,
-        shutdown: &ShutdownWatch,
-    ) -> Option<ReusedHttpStream> {
-        begun(Begun::Yes);
-        if session.is_http2() {
-            return self.proxy.process_new_http(session, shutdown).await;
+    /// The requests of an HTTP/1 connection, one after the other, as Pingora's own loop has them; but
+    /// that one keeps 4 KiB for HTTP/2 as long as the connection lives.
+    async fn http1(&self, mut stream: Stream, shutdown: &ShutdownWatch) {
+        let mut kept: Option<HttpPersistentSettings> = None;
+        let mut is_first = true;
+        loop {
+            let request = {
+                let mut session = ServerSession::new_http1(stream);
+                if std::mem::take(&mut is_first) {
+                    session.set_keepalive((!*shutdown.borrow()).then_some(60));
+                }
+                if let Some(kept) = kept.take() {
+                    kept.apply_to_session(&mut session);
+                }
+                self.request(session, shutdown)
+            };
+            let Some(reused) = request.await else { return };
+            (stream, kept) = reused.consume();
         }
+    }
+
+    /// One request. Not an `async fn`: the session goes straight into Pingora's future.
+    fn request<'a>(
+        &'a self,
+        mut session: ServerSession,
+        shutdown: &'a ShutdownWatch,
+    ) -> impl Future<Output = Option<ReusedHttpStream>> + Send + 'a {
         let mut bound = self.header_timeout;
         if let Some(kept) = session.take_connection_user_context() {
             session.set_connection_user_context(Some(kept));
             bound += session.get_keepalive().map_or(Duration::ZERO, Duration::from_secs);
         }
         let bound = tokio::time::sleep(bound);
-        let work = HEAD_READ.scope(Cell::new(false), async {
-            let mut work = pin!(self.proxy.process_new_http(session, shutdown));
+        let mut work = self.proxy.process_new_http(session, shutdown);
+        HEAD_READ.scope(Cell::new(false), async move {
             let mut bound = pin!(bound);
             tokio::select! {
                 biased;
@@ -201,8 +217,22 @@ impl HttpServerApp for App {
                 return None;
             }
             work.await
-        });
-        work.await
+        })
+    }
+}
+
+#[async_trait]
+impl HttpServerApp for App {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        begun(Begun::Yes);
+        if session.is_http2() {
+            return self.proxy.process_new_http(session, shutdown).await;
+        }
+        self.request(session, shutdown).await
     }
 
     async fn http_cleanup(&self) {

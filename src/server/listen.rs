@@ -9,9 +9,11 @@ use pingora_core::protocols::l4::stream::L4BufferSettings;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Of a listener's read and write buffers. Pingora's 64 KiB are zeroed for each new connection,
-/// which stalls a storm of them; heads are smaller, and bodies pass by it.
-const BUFFER_BYTES: usize = 2 * 1024;
+/// Of a listener's read buffer. Pingora's 64 KiB are zeroed for each new connection, which stalls a
+/// storm of them; and every read, of heads, bodies and TLS records, is larger and passes by it.
+const READ_BUFFER_BYTES: usize = 256;
+/// Of its write buffer: an event with its frame goes out in one call of the system.
+const WRITE_BUFFER_BYTES: usize = 2 * 1024;
 
 /// A listener cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +48,7 @@ pub(super) fn endpoint(
     options.so_reuseport = None;
     let endpoint = ListenerConfig::tcp(address.to_string())
         .tcp_socket_options(options)
-        .l4_buffer(L4BufferSettings::new(BUFFER_BYTES, BUFFER_BYTES));
+        .l4_buffer(L4BufferSettings::new(READ_BUFFER_BYTES, WRITE_BUFFER_BYTES));
     let Some(certificates) = certificates else { return Ok(endpoint) };
     Ok(endpoint.tls(settings(certificates)?))
 }

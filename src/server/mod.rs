@@ -283,6 +283,10 @@ fn services(
     Ok(server)
 }
 
+/// Estimates and look-ups of names; hundreds of clients that leave at once must not become hundreds
+/// of threads.
+const BLOCKING_THREADS: usize = 16;
+
 /// Pingora's settings, from ours alone.
 fn conf(config: &Config) -> ServerConf {
     ServerConf {
@@ -290,6 +294,7 @@ fn conf(config: &Config) -> ServerConf {
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(1),
         max_retries: 1,
+        max_blocking_threads: Some(BLOCKING_THREADS),
         ..ServerConf::default()
     }
 }
