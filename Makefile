@@ -13,6 +13,7 @@ SHELL := /bin/bash
 CARGO        ?= cargo
 FUZZ_SECONDS ?= 60
 FAILOVER_PORT ?= 8089
+SOAK_MINUTES ?= 20
 WEIR         := target/debug/weir
 CHROMIUM     ?= chromium
 VENV         := target/venv
@@ -35,7 +36,7 @@ test: no-recordings
 endif
 
 .PHONY: help setup setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium run failover test lint fmt clippy unit doc \
-        conf prom sdk console fuzz fuzz-short deny bench clean
+        conf prom sdk console fuzz fuzz-short deny bench soak count count-accept setup-bench setup-valgrind clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -191,12 +192,35 @@ fuzz: setup-cargo ## each fuzz target for FUZZ_SECONDS (60)
 fuzz-short:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
 
-# ---------------------------------------------------------------- the rest
+# ---------------------------------------------------------------- numbers
 
-# On a quiet machine. The figures of DESIGN section 5 that need a load from outside are not here yet.
-bench: setup-build ## what scanner, meter, body edit and ledger cost
+# On a quiet machine. BENCH_QUICK=1 for a first look; one scenario: $(CARGO) bench --bench load -- a
+bench: setup-bench ## Weir next to stock Pingora, nginx and HAProxy; what its parts cost (8 minutes; BENCH_QUICK=1: 2)
 	$(CARGO) bench --locked --bench pure
-	$(CARGO) test --locked --release --lib -- --ignored --nocapture speed
+	$(CARGO) bench --locked --bench load
+
+soak: setup-bench ## 20 minutes of churn and abandoned streams: fails if memory, descriptors, threads or series grow
+	$(CARGO) bench --locked --bench load -- soak $(SOAK_MINUTES)
+
+# Our own crate optimised, everything else as the tests have it: the counts need no release build.
+COUNT := CARGO_INCREMENTAL=0 $(CARGO) bench --profile dev --locked --quiet --bench instructions \
+  --config 'profile.dev.package.weir.opt-level=3' --config 'profile.dev.package.weir.codegen-units=1' \
+  --config 'profile.dev.package.weir.debug-assertions=false' --config 'profile.dev.package.weir.overflow-checks=false'
+
+count: setup-valgrind ## instructions of scanner, meter, relay and body edit, against the budget in bench/
+	$(COUNT)
+
+count-accept: setup-valgrind ## makes the counts of now the budget
+	$(COUNT) -- accept
+
+setup-valgrind: setup-build
+	$(call need,valgrind,valgrind)
+
+# RUNLEVEL=1: the packages' own services stay off.
+setup-bench: export RUNLEVEL := 1
+setup-bench: setup-build
+	$(call need,nginx,nginx-light)
+	$(call need,haproxy,haproxy)
 
 clean: ## removes all that was built or installed below this folder
 	rm -rf target $(NODE_TESTS)/node_modules fuzz/artifacts fuzz/coverage

@@ -130,7 +130,9 @@ impl Normalizer {
         Self::new(Settings::of(&target.provider), asked, Some(Arc::clone(target)))
     }
 
-    fn new(settings: Settings, asked: &Asked<'_>, target: Option<Arc<Target>>) -> Option<Self> {
+    /// By settings alone; repairs are counted for `target`, if there is one.
+    #[must_use]
+    pub fn new(settings: Settings, asked: &Asked<'_>, target: Option<Arc<Target>>) -> Option<Self> {
         let settings = settings.at(asked.endpoint)?;
         Some(Self {
             settings,

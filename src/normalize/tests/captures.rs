@@ -364,33 +364,3 @@ fn n2_the_readme_says_what_is_changed() {
     let shown = readme.split("<!-- normalise table -->").nth(1).unwrap_or_default().trim();
     assert_eq!(shown, table.trim(), "the table between the markers in README.md has to be:\n\n{table}");
 }
-
-/// CPU per event, to be read, not to fail: `cargo test --release -- --ignored n_cost --nocapture`.
-#[test]
-#[ignore = "it measures"]
-#[expect(clippy::cast_precision_loss, reason = "it measures")]
-fn n_cost_per_event() {
-    for capture in captures() {
-        let asked = asked(endpoint(capture.protocol), true);
-        let mut scanner = Scanner::new(1 << 24);
-        let block = scanner.push(Bytes::copy_from_slice(&capture.bytes)).unwrap();
-        let run = |settings: Option<Settings>| {
-            let began = std::time::Instant::now();
-            let rounds = 200;
-            for _ in 0..rounds {
-                let mut meter = Meter::new(capture.protocol, None);
-                let mut normalizer = settings.and_then(|settings| super::Normalizer::new(settings, &asked, None));
-                for span in scanner.spans() {
-                    let facts = meter.event(&block.bytes, span);
-                    if let Some(normalizer) = &mut normalizer {
-                        std::hint::black_box(normalizer.event(&block.bytes, span, facts, meter.error()));
-                    }
-                }
-            }
-            began.elapsed().as_secs_f64() * 1e9 / (rounds * scanner.spans().len()) as f64
-        };
-        let model = Settings { rewrite_model: true, ..Settings::default() };
-        let [without, rewrite, shape, all] = [None, Some(model), Some(SHAPE), Some(ALL)].map(run);
-        eprintln!("{without:6.0} {rewrite:6.0} {shape:6.0} {all:6.0} ns/event  {}", capture.name);
-    }
-}
