@@ -20,6 +20,7 @@ pub mod meter;
 pub mod metrics;
 pub mod normalize;
 pub mod outcome;
+pub mod owners;
 pub mod protocol;
 pub mod record;
 pub mod refusal;

@@ -56,6 +56,28 @@ pub struct Facts {
     pub(super) spans: Spans,
 }
 
+impl Facts {
+    /// Of a request that names no model in a body of its own.
+    #[must_use]
+    pub fn none(model: String, stream: bool) -> Self {
+        Self {
+            model,
+            stream,
+            include_usage: false,
+            n: None,
+            max_output_tokens: None,
+            user: None,
+            prompt_cache_key: None,
+            service_tier: None,
+            background: false,
+            store: None,
+            previous_response_id: None,
+            conversation: None,
+            spans: Spans { model: 0..0, options: Options::Absent { close: 0 } },
+        }
+    }
+}
+
 /// Byte ranges in the body that [`super::edit::apply`] may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spans {
@@ -212,21 +234,7 @@ struct Reading {
 
 impl Reading {
     fn new(endpoint: Endpoint) -> Self {
-        let facts = Facts {
-            model: String::new(),
-            stream: false,
-            include_usage: false,
-            n: None,
-            max_output_tokens: None,
-            user: None,
-            prompt_cache_key: None,
-            service_tier: None,
-            background: false,
-            store: None,
-            previous_response_id: None,
-            conversation: None,
-            spans: Spans { model: 0..0, options: Options::Absent { close: 0 } },
-        };
+        let facts = Facts::none(String::new(), false);
         Self { endpoint, seen: 0, facts, safety_identifier: None, has_model: false }
     }
 

@@ -39,6 +39,8 @@ pub struct Provider {
     pub stream_errors: StreamErrors,
     /// B212.
     pub price_tier: PriceTier,
+    /// What it stores (A12).
+    pub responses: Responses,
     /// HTTP/2 or not.
     pub http2: Http2,
     /// PEM file with the roots to trust instead of the system's.
@@ -63,6 +65,22 @@ pub struct KeyBounds {
 impl Default for KeyBounds {
     fn default() -> Self {
         Self { weight: 1, limits: Limits::default() }
+    }
+}
+
+/// What a provider stores: responses and conversations (A12).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Responses {
+    /// `background: true` goes up.
+    pub background: bool,
+    /// How long is remembered whose they are.
+    pub keep: std::time::Duration,
+}
+
+impl Default for Responses {
+    /// As long as `OpenAI` keeps them.
+    fn default() -> Self {
+        Self { background: false, keep: std::time::Duration::from_hours(30 * 24) }
     }
 }
 

@@ -244,6 +244,8 @@ pub(super) struct Provider {
     pub(super) stream_errors: Option<StreamErrors>,
     /// Which service tier its answers are priced by; default served.
     pub(super) price_tier: Option<PriceTier>,
+    /// What it stores: responses and conversations.
+    pub(super) responses: Option<Responses>,
     /// Which HTTP version is spoken; default auto.
     pub(super) http2: Option<Http2>,
     /// PEM file with the roots to trust instead of the system's.
@@ -256,6 +258,17 @@ pub(super) struct Provider {
     /// Headers of the upstream that go down besides the usual ones.
     #[serde(default)]
     pub(super) pass_headers: Vec<Header>,
+}
+
+/// What a provider stores: responses and conversations.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Responses {
+    /// Whether `background: true` goes up; default false.
+    #[serde(default)]
+    pub(super) background: bool,
+    /// How long is remembered whose they are; default 30d.
+    pub(super) keep: Option<Span>,
 }
 
 /// What Weir itself can be.

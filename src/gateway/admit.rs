@@ -5,6 +5,7 @@
 use super::Gateway;
 use super::exchange::{Admitted, Exchange, Unrouted, clipped};
 use super::pump::Break;
+use super::stored::{self, StoredPlace};
 use crate::admission::address::client_address;
 use crate::admission::cors;
 use crate::admission::facts::{self, BodyError};
@@ -59,6 +60,8 @@ enum Place {
     Models(Option<String>),
     OwnUsage,
     Page(Asset),
+    /// A stored response or conversation (A12).
+    Stored(StoredPlace),
     Other,
 }
 
@@ -112,6 +115,13 @@ impl Gateway {
             }
             Place::Models(id) => Ok(Entry::Models { key, id }),
             Place::OwnUsage => Ok(Entry::OwnUsage(key)),
+            // What the operator passes through goes there.
+            Place::Stored(place) => match unrouted(exchange, &path, &method, &key) {
+                Err(Denial::Refused(Reason::UnknownPath)) => {
+                    self.stored(session, exchange, place, key).await.map(Entry::Routed)
+                }
+                other => other.map(|target| Entry::Unrouted { key, target }),
+            },
             Place::Page(_) | Place::Other => {
                 unrouted(exchange, &path, &method, &key).map(|target| Entry::Unrouted { key, target })
             }
@@ -125,19 +135,11 @@ impl Gateway {
         endpoint: Endpoint,
         key: Arc<Key>,
     ) -> Result<Arc<Admitted>, Denial> {
-        let coding = Coding::of(&session.req_header().headers)?;
-        let body = self.body(session, exchange).await?;
-        let body = coding.decode(body, exchange.live.config.server.max_body)?;
-        if !exchange.held.set(body.len(), exchange.live.config.server.max_held_bytes) {
-            return Err(Reason::HeldBytes.into());
-        }
+        let body = self.whole_body(session, exchange).await?;
         exchange.record.admitted = Some(exchange.age());
         let facts = facts::read(endpoint, &body).map_err(Reason::Body)?;
         exchange.record.stream = facts.stream;
         exchange.record.tier_requested = facts.service_tier.as_deref().map(|tier| clipped(tier, 64));
-        if facts.background {
-            return Err(Reason::Background.into());
-        }
         let model = facts.model.clone();
         let Some(route) = exchange.live.route(&model).cloned() else {
             return Err(Reason::ModelNotFound { model }.into());
@@ -153,8 +155,20 @@ impl Gateway {
         if switched_off || route.is_off() {
             return Err(Reason::ModelOff { model }.into());
         }
+        let route = stored::bound(exchange, &facts, &key, route).await?;
         exchange.body = body;
-        Ok(Arc::new(Admitted { endpoint, key, facts, route }))
+        Ok(Arc::new(Admitted { endpoint, key, facts, route, stored: None }))
+    }
+
+    /// The request's body, decoded (B1).
+    pub(super) async fn whole_body(&self, session: &mut Session, exchange: &mut Exchange) -> Result<Bytes, Denial> {
+        let coding = Coding::of(&session.req_header().headers)?;
+        let body = self.body(session, exchange).await?;
+        let body = coding.decode(body, exchange.live.config.server.max_body)?;
+        if !exchange.held.set(body.len(), exchange.live.config.server.max_held_bytes) {
+            return Err(Reason::HeldBytes.into());
+        }
+        Ok(body)
     }
 
     /// The request's body as it came (B1).
@@ -330,6 +344,9 @@ fn place_of(path: &str) -> Place {
     if let Some(asset) = console::holder(path) {
         return Place::Page(asset);
     }
+    if let Some(place) = stored::place(path) {
+        return Place::Stored(place);
+    }
     match path.strip_prefix("/v1/models") {
         Some("") => Place::Models(None),
         Some(rest) => match rest.strip_prefix('/') {
@@ -345,7 +362,7 @@ fn protocol_of(path: &str, headers: &HeaderMap) -> Protocol {
     match Endpoint::of_path(path) {
         Some(endpoint) => endpoint.protocol(),
         None if path.starts_with("/v1/messages") || headers.contains_key("anthropic-version") => Protocol::Messages,
-        None if path.starts_with("/v1/responses") => Protocol::Responses,
+        None if path.starts_with("/v1/responses") || path.starts_with("/v1/conversations") => Protocol::Responses,
         None => Protocol::Chat,
     }
 }

@@ -8,6 +8,7 @@ use super::booking;
 use super::exchange::{Admitted, Aim, Exchange};
 use super::failed::{Failed, Tried, ending, error_headers, masked, outcome_failure, pause, reason};
 use super::pump::Break;
+use super::stored;
 use crate::admission::{edit, headers};
 use crate::outcome::{Blame, Failure, Outcome};
 use crate::protocol::Endpoint;
@@ -186,6 +187,14 @@ impl Gateway {
         target: &Target,
         asks: bool,
     ) -> pingora_core::Result<Call> {
+        if let Some(stored) = &admitted.stored {
+            let from = session.req_header();
+            let up = headers::up(&from.headers, &target.site.provider.allow_headers);
+            let body: Vec<_> = Some(exchange.body.clone()).filter(|body| !body.is_empty()).into_iter().collect();
+            let mut head = stored::head(stored, target, from.uri.query(), edit::total_len(&body), &up)?;
+            super::head_up(session, &mut head, exchange)?;
+            return Ok(Call { head, body });
+        }
         let wanted = edit::Edit { model: &target.config.model, include_usage: asks };
         let body = edit::apply(&exchange.body, &admitted.facts, &wanted);
         let site = &target.site;

@@ -165,6 +165,8 @@ pub(super) struct Closing {
     /// What only relay and pump saw (M4).
     pub(super) sight: Sight,
     grant: Option<Grant>,
+    /// Its usage is another request's to book (A12).
+    elsewhere: bool,
     /// All output that was received.
     pub(super) received: Option<Delivered>,
     /// The process waits for this at its end.
@@ -197,6 +199,9 @@ impl Closing {
 
     fn needs_estimate(&self) -> bool {
         let record = &self.record;
+        if self.elsewhere {
+            return false;
+        }
         self.booking.placeholder || record.usage.output.is_none() || record.outcome == Outcome::ClientGone
     }
 
@@ -226,8 +231,24 @@ impl Closing {
         })
     }
 
+    /// What the bill of a request is decided by whose usage is another's to book (A12): nothing.
+    fn nothing(&self) -> billing::Facts {
+        billing::Facts {
+            outcome: self.record.outcome,
+            reported: Usage::default(),
+            output_delivered: false,
+            input_estimate: None,
+            delivered_estimate: None,
+            received_estimate: None,
+            max_output: None,
+        }
+    }
+
     /// What the bill is decided by; tokens are estimated here where nobody told them (U4, U5).
     fn facts(&self) -> billing::Facts {
+        if self.elsewhere {
+            return self.nothing();
+        }
         let model = self.record.model.as_deref().unwrap_or_default();
         let booking = &self.booking;
         let wanted = self.needs_estimate();
@@ -277,6 +298,7 @@ impl Exchange {
             sight: self.sight(),
             booking: std::mem::take(&mut self.booking),
             grant: self.grant.take(),
+            elsewhere: self.storing.elsewhere,
             received: self.relay.as_ref().and_then(Relay::delivered).cloned(),
             _running: self.take_running(),
             is_settled: false,

@@ -5,6 +5,7 @@
 
 use super::booking::Booking;
 use super::shared::{EndNow, Held, Shared};
+use super::stored::{StoredCall, Storing};
 use crate::admission::facts::Facts;
 use crate::admission::headers::holds_secret;
 use crate::config::Key;
@@ -58,6 +59,8 @@ pub struct Exchange {
     pub unrouted: Option<Unrouted>,
     /// Bytes it holds (F2).
     pub held: Held,
+    /// What it has to do with stored responses (A12).
+    pub storing: Storing,
     /// Its connection is one too many (B3).
     pub over: bool,
     /// The web page's origin, if it may call (B3).
@@ -102,6 +105,8 @@ pub struct Admitted {
     pub facts: Facts,
     /// The model's targets.
     pub route: Arc<Route>,
+    /// It names a stored object in its path (A12).
+    pub stored: Option<StoredCall>,
 }
 
 /// Where an attempt goes.
@@ -192,6 +197,7 @@ impl Exchange {
             client: Client::default(),
             unrouted: None,
             held: Held::new(Arc::clone(&shared)),
+            storing: Storing::default(),
             over: crate::server::is_over(),
             origin: None,
             end_now: shared.end_now.subscribe(),
@@ -239,6 +245,7 @@ impl Exchange {
     /// One attempt begins.
     pub fn attempt_begins(&mut self, target: &Arc<str>) {
         super::booking::next_attempt(self);
+        self.storing.forget_attempt();
         self.trying = Some((Arc::clone(target), self.age()));
     }
 
@@ -307,6 +314,9 @@ impl Exchange {
             if relay.gate_overflowed() {
                 self.shared.metrics.gate_overflowed(self.record.model.as_deref().unwrap_or_default());
             }
+        }
+        if self.storing.elsewhere {
+            (self.record.usage, self.record.source) = (Usage::default(), Source::None);
         }
         if self.record.effective_status == 0 {
             self.record.effective_status = self.record.status;

@@ -16,6 +16,7 @@ mod limits;
 mod pump;
 mod reply;
 mod shared;
+mod stored;
 mod stream;
 mod tail;
 

@@ -7,6 +7,7 @@ use super::Gateway;
 use super::booking;
 use super::exchange::{Admitted, Client, Exchange};
 use super::shared::EndNow;
+use super::stored;
 use crate::admission::cors;
 use crate::ledger::Durability;
 use crate::protocol::Protocol;
@@ -85,6 +86,7 @@ impl Gateway {
     ) -> Result<Next, Break> {
         if let Next::Done(..) = action.next {
             exchange.free_slot();
+            Box::pin(stored::ending(exchange, action.next)).await;
         }
         if let (Next::Done(..), Durability::Strict) = (action.next, exchange.live.config.ledger.durability) {
             let now = Instant::now();

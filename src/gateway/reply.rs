@@ -9,6 +9,7 @@ use super::booking;
 use super::exchange::{Admitted, Exchange, book_meter, clipped};
 use super::failed::{Failed, Tried, retry_after};
 use super::pump::{Break, frame_by_chunks, id_headers};
+use super::stored;
 use super::tail::Tail;
 use crate::admission::headers;
 use crate::config::Secret;
@@ -159,6 +160,7 @@ impl Gateway {
         if let Err(failure) = booking::durable(exchange).await {
             return Ok(Tried::failed(failure));
         }
+        stored::replied(exchange, reply.admitted, reply.target, &reply.first).await;
         exchange.relay = Some(relay(exchange, reply.admitted, false));
         if let Some(mut normalizer) = normalizer(exchange, &reply) {
             reply.first = normalizer.reply(&reply.first);
@@ -232,6 +234,7 @@ impl Gateway {
         exchange.booking.passes = true;
         exchange.booking.unread = matches!(reply.body.coding, Coding::Unknown) && reply.admitted.endpoint.streams();
         let first = std::mem::take(&mut reply.first);
+        stored::began(exchange, reply.admitted, reply.target, &first);
         self.write(session, exchange, first.clone()).await?;
         let mut tail = Tail::default();
         while !reply.body.ended {
@@ -307,7 +310,8 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
         text.reply(&reply.first);
         exchange.booking.reply = Some(text);
     }
-    let Some(error) = meter.error().filter(|_| facts.error) else {
+    // A stored response that failed is told as it is (A12).
+    let Some(error) = meter.error().filter(|_| facts.error && admitted.stored.is_none()) else {
         return Ok(match meter.finish() {
             Some(Finish::Length) => Outcome::Truncated,
             Some(Finish::Stop | Finish::Other) | None => Outcome::Completed,

@@ -10,6 +10,7 @@ use crate::ledger::{Ledger, Terms};
 use crate::limit::Limits;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
+use crate::owners::Owners;
 use crate::record::Record;
 use crate::relay::Input;
 use crate::switches::Switches;
@@ -73,6 +74,8 @@ pub struct Shared {
     pub switches: Switches,
     /// How much there is to do (B3).
     pub load: Arc<Load>,
+    /// Whose stored responses are, and where they lie (A12).
+    pub owners: Owners,
     /// Requests between head and record.
     pub running: AtomicU64,
     held: AtomicU64,
@@ -81,7 +84,14 @@ pub struct Shared {
 impl Shared {
     /// The state at start.
     #[must_use]
-    pub fn new(live: Live, wards: Wards, metrics: Arc<Metrics>, ledger: Ledger, terms: Arc<ArcSwap<Terms>>) -> Self {
+    pub fn new(
+        live: Live,
+        wards: Wards,
+        metrics: Arc<Metrics>,
+        ledger: Ledger,
+        terms: Arc<ArcSwap<Terms>>,
+        owners: Owners,
+    ) -> Self {
         let timelines = Timelines::new(live.config.timelines.keep);
         let limits = Arc::new(Limits::new(live.config.ledger.timezone.clone()));
         Self {
@@ -99,6 +109,7 @@ impl Shared {
             stored_keys: Arc::default(),
             switches: Switches::default(),
             load: Arc::default(),
+            owners,
             running: AtomicU64::new(0),
             held: AtomicU64::new(0),
         }

@@ -9,6 +9,7 @@ use super::failed::{Failed, Tried};
 use super::limits;
 use super::pump::{Break, stream_headers};
 use super::reply::{Reply, normalizer, reply_head};
+use super::stored;
 use crate::config::OnClientGone;
 use crate::meter::Meter;
 use crate::outcome::{Failure, Outcome};
@@ -38,10 +39,15 @@ impl Gateway {
             relay.normalize(normalizer);
         }
         let carried = self.carry(session, exchange, &mut reply).await;
-        if let (Err(Break::ClientGone), OnClientGone::Drain(limit)) =
-            (&carried, reply.admitted.route.model.on_client_gone)
-        {
-            read_on(exchange, &mut reply, limit).await;
+        let admitted = reply.admitted;
+        let (model, in_background) = (&admitted.route.model, admitted.facts.background);
+        if let Err(Break::ClientGone) = carried {
+            match model.on_client_gone {
+                // A12: it goes on, and its end tells what it used.
+                _ if in_background => read_on(exchange, &mut reply, model.timeouts.total).await,
+                OnClientGone::Drain(limit) => read_on(exchange, &mut reply, limit).await,
+                OnClientGone::Cancel => {}
+            }
         }
         if let Some(meter) = exchange.relay.as_ref().and_then(Relay::meter) {
             book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, meter, reply.target);
@@ -49,6 +55,9 @@ impl Gateway {
         match carried {
             Ok(next) | Err(Break::Relay(next)) => self.ended(session, exchange, reply, next).await,
             Err(Break::ClientGone) => {
+                if in_background {
+                    stored::left(exchange).await;
+                }
                 reply.body.abandon().await;
                 Err(Break::ClientGone)
             }
@@ -92,6 +101,7 @@ impl Gateway {
         let mut chunk = Some(chunk);
         super::body_down(exchange, now, &mut chunk);
         let (write, next) = (chunk.unwrap_or_default(), exchange.next);
+        stored::passed(exchange);
         let next = self.act(session, exchange, Action { write, next }).await?;
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
         if relay.is_committed() {

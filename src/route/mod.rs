@@ -128,6 +128,13 @@ impl Route {
         })
     }
 
+    /// The same with these targets alone.
+    #[must_use]
+    pub fn only(&self, targets: Vec<Arc<Target>>) -> Self {
+        let (model, name, plans) = (Arc::clone(&self.model), Arc::clone(&self.name), self.plans.clone());
+        Self { model, name, plans, targets }
+    }
+
     /// Whether every target is switched off (C2).
     #[must_use]
     pub fn is_off(&self) -> bool {

@@ -32,6 +32,7 @@ use crate::ledger::{Ledger, OnCommit, OpenError};
 use crate::limit::remote::Keeper;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
+use crate::owners::{Owners, OwnersError};
 use crate::upstream::site::BadRoots;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -78,6 +79,9 @@ pub enum StartError {
     /// The ledger cannot be read.
     #[error(transparent)]
     Spent(#[from] crate::ledger::cli::CliError),
+    /// The map of stored responses.
+    #[error(transparent)]
+    Owners(#[from] OwnersError),
     /// The PostgreSQL sink's URL or roots.
     #[error(transparent)]
     Sink(#[from] SinkError),
@@ -127,7 +131,8 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
     let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), Some(on_commit))?;
     let sink = config.ledger.postgres.as_ref().map(|postgres| ledger.sink(postgres)).transpose()?;
-    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms));
+    let shared =
+        Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms, Owners::open(&config.ledger)?));
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
     state.attach(Arc::clone(&shared));

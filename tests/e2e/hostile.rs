@@ -143,3 +143,81 @@ async fn a10_no_path_climbs_out_of_its_passthrough_prefix() {
     upstream.set_default(Reply::raw("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"));
     assert_eq!(weir.call("GET", "/v1/files/file-1", &[]).await.status(), 502, "nobody asked for an upgrade");
 }
+
+/// How many answers come, until the connection is closed or says nothing more.
+async fn answers(client: &mut Client) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    while let Ok(Some(head)) = tokio::time::timeout(Duration::from_secs(4), client.try_head()).await {
+        client.rest().await;
+        statuses.push(head.status);
+    }
+    statuses
+}
+
+#[tokio::test]
+async fn b1_heads_that_could_be_read_in_two_ways_smuggle_nothing() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).start().await;
+    let hidden = format!("GET /v1/models HTTP/1.1\r\nhost: weir\r\nauthorization: Bearer {KEY}\r\n\r\n");
+    let chunked = format!("{:x}\r\n{CHAT_ASK}\r\n0\r\n\r\n", CHAT_ASK.len());
+    let length = CHAT_ASK.len();
+    for (lines, body) in [
+        (format!("content-length: {length}\r\ncontent-length: {}\r\n", length + hidden.len()), CHAT_ASK),
+        (format!("content-length: {length}, {}\r\n", length + 1), CHAT_ASK),
+        (format!("content-length: {}\r\ntransfer-encoding: chunked\r\n", chunked.len()), chunked.as_str()),
+        ("content-length: 4\r\ntransfer-encoding: chunked\r\n".to_owned(), chunked.as_str()),
+        ("transfer-encoding: xchunked\r\n".to_owned(), chunked.as_str()),
+        (format!("content-length: +{length}\r\n"), CHAT_ASK),
+        ("content-length: -1\r\n".to_owned(), CHAT_ASK),
+        (format!("content-length : {length}\r\n"), CHAT_ASK),
+        (format!("host: other\r\ncontent-length: {length}\r\n"), CHAT_ASK),
+    ] {
+        let mut client = Client::connect(&weir).await;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: weir\r\nauthorization: Bearer {KEY}\r\n{lines}\r\n");
+        let before = upstream.count();
+        client.send(format!("{head}{body}{hidden}")).await;
+        let statuses = answers(&mut client).await;
+        println!("{lines:?}: {statuses:?}");
+        // The second answer would be one that a proxy in front does not know of.
+        assert!(statuses.len() <= 1, "{lines:?}: {statuses:?}");
+        for request in upstream.requests().iter().skip(before) {
+            assert_eq!(request.json()["model"], "upstream-model", "{lines:?}: what goes up is one whole request");
+        }
+    }
+}
+
+#[tokio::test]
+async fn b1_floods_of_headers_are_bounded() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).start().await;
+    let many: String = (0..20_000).fold(String::new(), |all, n| all + &format!("x-h{n}: {n}\r\n"));
+    let long = format!("x-long: {}\r\n", "a".repeat(8 * 1024 * 1024));
+    for lines in [many, long] {
+        let mut client = Client::connect(&weir).await;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: weir\r\nauthorization: Bearer {KEY}\r\n");
+        let began = Instant::now();
+        // It may be cut off while it is still sending.
+        let _ = client.try_send(format!("{head}{lines}content-length: 0\r\n\r\n")).await;
+        let status = client.try_head().await.map(|head| head.status);
+        assert!(status.is_none_or(|status| (400..500).contains(&status)), "{status:?}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200, "others are served");
+}
+
+#[tokio::test]
+async fn b1_pipelined_requests_never_mix() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).start().await;
+    let mut client = Client::connect(&weir).await;
+    let ask = request(CHAT, &[], CHAT_ASK.as_bytes());
+    client.send([ask.clone(), ask.clone(), ask].concat()).await;
+    let first = client.receive().await;
+    assert_eq!((first.status(), first.text(), first.ended), (200, chat_seen(), true));
+    // A9: the connection is closed after it; whatever else comes would be a whole answer.
+    while let Some(head) = client.try_head().await {
+        assert_eq!(head.status, 200);
+        assert_eq!(client.rest().await, chat_seen());
+    }
+}

@@ -74,6 +74,8 @@ mod selftest;
 #[cfg(test)]
 mod stalls;
 #[cfg(test)]
+mod stateful;
+#[cfg(test)]
 mod timeline;
 #[cfg(test)]
 mod upgrade;

@@ -5,6 +5,7 @@ use crate::harness::*;
 const CLIENT: &str = "CANARY-client-key-5f3a";
 const PROVIDER: &str = "CANARY-provider-key-77b1";
 const IN_URL: &str = "CANARY-url-key-19c2";
+const ADMIN: &str = "CANARY-admin-token-3c9d";
 const PROMPT: &str = "CANARY-prompt-text-0d4e";
 const ANSWER: &str = "CANARY-answer-text-8a6f";
 
@@ -102,4 +103,97 @@ async fn b259_a_provider_key_that_is_not_set_stops_the_start() {
         assert!(said.contains("WEIR_TEST_UNSET") && said.contains("weir.yaml:2:"), "{command:?}: {said}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Everything that the process wrote: files beside the ledger, logs, metrics, pages of the admin API, error bodies.
+#[tokio::test]
+async fn g1_l1_no_secret_and_no_content_is_in_any_file_page_or_metric() {
+    let upstream = Upstream::start(Reply::json(500, "{}")).await;
+    let weir = Setup::with_provider(&upstream.url(), &format!("api_key: {PROVIDER}"))
+        .key("canary", CLIENT, "models: [\"*\"], tag: gold")
+        .section("key_store: sqlite")
+        .admin(&format!("token: {ADMIN}"))
+        .log("level: trace")
+        .start()
+        .await;
+    let admin = async |method: &str, path: &str, body: &str| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {ADMIN}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            weir.admin,
+            body.len()
+        );
+        let mut client = Client::connect_to(weir.admin).await;
+        client.send(head).await;
+        client.receive().await
+    };
+    let made = admin("POST", "/api/keys", r#"{"name":"made","tag":"t"}"#).await;
+    assert_eq!(made.status(), 201, "{}", made.text());
+    let minted = made.json()["secret"].as_str().unwrap().to_owned();
+    let mut pages = String::new();
+    let mut ids = Vec::new();
+    for (dialect, key) in Dialect::ALL.into_iter().flat_map(|dialect| [(dialect, CLIENT), (dialect, minted.as_str())]) {
+        let error = format!(r#"{{"error":{{"message":"bad key {PROVIDER}","type":"t","param":"{PROVIDER}"}}}}"#);
+        for reply in [
+            Reply::stream((dialect.ok)().replace("Hel", ANSWER)),
+            Reply::json(200, (dialect.json)().replace("Hello", ANSWER)),
+            Reply::json(400, &error),
+            Reply::json(401, &error),
+        ] {
+            upstream.push(reply);
+            let received = weir.post_with(dialect.path, &[("x-api-key", key)], ask(dialect)).await;
+            if received.status() != 200 {
+                pages += &received.text();
+            }
+            pages += &format!("{:?}", received.head);
+            ids.push(received.id().to_owned());
+        }
+        // Refused ones: with half a body, with the key in the wrong place, with the key as a model.
+        for (headers, body) in [
+            (&[("x-api-key", key)][..], format!("{{\"x\":\"{PROMPT}")),
+            (&[("authorization", key)], ask(dialect)),
+            (&[("x-api-key", &format!("{key}x"))], ask(dialect)),
+        ] {
+            pages += &weir.post_with(dialect.path, headers, body).await.text();
+        }
+        pages += &weir
+            .post_with(dialect.path, &[("x-api-key", key)], ask(dialect).replace("public-model", "none"))
+            .await
+            .text();
+    }
+    assert_eq!(admin("PATCH", "/api/keys/made", r#"{"tag":"u"}"#).await.status(), 200);
+    assert_eq!(admin("POST", "/api/switches", r#"{"key":"made","off":true}"#).await.status(), 200);
+    weir.booked(ids.last().unwrap()).await;
+    let mut paths: Vec<String> =
+        ["/metrics", "/readyz", "/healthz", "/api/keys", "/api/keys/made", "/api/keys/canary", "/api/targets"]
+            .map(str::to_owned)
+            .into();
+    paths.extend(
+        ["/api/switches", "/api/usage?by=key,model,target,tag", "/api/requests", "/api/running", "/nothing"]
+            .map(str::to_owned),
+    );
+    paths.extend(ids.iter().map(|id| format!("/api/requests/{id}")));
+    for path in &paths {
+        let page = admin("GET", path, "").await;
+        pages += &format!("{:?}{}", page.head, page.text());
+    }
+    let mut wrong = Client::connect_to(weir.admin).await;
+    wrong.send(format!("GET /api/keys HTTP/1.1\r\nhost: w\r\nauthorization: Bearer {ADMIN}x\r\n\r\n")).await;
+    let refused = wrong.receive().await;
+    assert_eq!(refused.status(), 401);
+    pages += &refused.text();
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(weir.folder.join("data")).unwrap() {
+        files.extend(std::fs::read(entry.unwrap().path()).unwrap());
+    }
+    assert!(files.len() > 20_000 && pages.len() > 10_000);
+    let files = String::from_utf8_lossy(&files).into_owned();
+    for canary in [CLIENT, PROVIDER, PROMPT, ANSWER, ADMIN, minted.as_str()] {
+        for (place, text) in [("the log", &weir.said()), ("a page", &pages), ("a file", &files)] {
+            let at = text.find(canary);
+            let around =
+                at.map(|at| String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(100)..at]).into_owned());
+            assert!(at.is_none(), "{canary} in {place}, after {around:?}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::shape::nearest;
 use crate::config::word::{Header, SecretText, Word as _};
-use crate::config::{Auth, KeyBounds, Limits, Origin, Provider, Secret, raw};
+use crate::config::{Auth, KeyBounds, Limits, Origin, Provider, Responses, Secret, raw};
 use crate::protocol::Endpoint;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
@@ -77,6 +77,7 @@ impl Check<'_> {
             usage_chunk: raw.usage_chunk.unwrap_or_default(),
             stream_errors: raw.stream_errors.unwrap_or_default(),
             price_tier: raw.price_tier.unwrap_or_default(),
+            responses: raw.responses.map(responses).unwrap_or_default(),
             http2: raw.http2.unwrap_or_default(),
             ca,
             headers,
@@ -194,6 +195,11 @@ impl Check<'_> {
             self.error(path, "Weir sets this header itself; remove it".to_owned());
         }
     }
+}
+
+fn responses(raw: raw::Responses) -> Responses {
+    let default = Responses::default();
+    Responses { background: raw.background, keep: raw.keep.map_or(default.keep, |keep| keep.0) }
 }
 
 fn paths(raw: raw::Paths) -> BTreeMap<Endpoint, String> {

@@ -183,6 +183,7 @@ async fn stream(
         .map(|(name, value)| (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
         .collect();
     let (at, reply) = seen.note(SeenRequest {
+        method: parts.method.to_string(),
         path: parts.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
         headers,
         body: whole.freeze(),

@@ -19,6 +19,7 @@ use tokio_rustls::server::TlsStream;
 /// One request as it arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct SeenRequest {
+    pub(crate) method: String,
     /// Path and query.
     pub(crate) path: String,
     /// Names in lower case.
@@ -338,7 +339,7 @@ async fn read_request(
     buffer.advance(4);
     let mut lines = head.split("\r\n");
     let mut start = lines.next()?.split(' ');
-    let path = start.nth(1)?.to_owned();
+    let (method, path) = (start.next()?.to_owned(), start.next()?.to_owned());
     let headers: Vec<_> = lines
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
@@ -350,7 +351,7 @@ async fn read_request(
         let length = value("content-length").map_or(0, |value| value.parse().expect("a length"));
         read_exactly(reader, buffer, length).await?
     };
-    Some(SeenRequest { path, headers, body, connection, closed: None, played: false })
+    Some(SeenRequest { method, path, headers, body, connection, closed: None, played: false })
 }
 
 async fn read_exactly(reader: &mut ReadHalf<Connection>, buffer: &mut BytesMut, length: usize) -> Option<Bytes> {

@@ -23,6 +23,7 @@ pub(crate) struct Setup {
     model: String,
     listen: String,
     server: String,
+    admin: String,
     defaults: String,
     log: String,
     keys: Vec<String>,
@@ -103,6 +104,12 @@ impl Setup {
         self
     }
 
+    /// Settings under `admin:`.
+    pub(crate) fn admin(mut self, settings: &str) -> Self {
+        self.admin = format!(", {settings}");
+        self
+    }
+
     /// Settings under `defaults:`.
     pub(crate) fn defaults(mut self, settings: &str) -> Self {
         self.defaults = settings.into();
@@ -145,9 +152,9 @@ impl Setup {
             return own + shipped;
         }
         let mut yaml = format!(
-            "listen:\n  - {{ address: \"127.0.0.1:{port}\"{} }}\nadmin: {{ address: \"127.0.0.1:{admin}\" }}\n\
+            "listen:\n  - {{ address: \"127.0.0.1:{port}\"{} }}\nadmin: {{ address: \"127.0.0.1:{admin}\"{} }}\n\
              server: {{ threads: 2{} }}\n",
-            self.listen, self.server
+            self.listen, self.admin, self.server
         );
         let list = |yaml: &mut String, name: &str, mark: &str, lines: &[String]| {
             if !lines.is_empty() {
