@@ -32,6 +32,29 @@ fn architecture_has_a_line_for_each_source_file_and_no_other() {
     assert!(gone.is_empty(), "in ARCHITECTURE.md and nowhere else: {gone:?}");
 }
 
+/// Somebody who is woken by an alert finds it by its name.
+#[test]
+fn the_runbook_has_a_heading_for_each_alert_and_no_other() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap();
+    let words_after = |text: &str, start: &str| {
+        let mut names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(start)).map(str::to_owned).collect();
+        names.sort();
+        names
+    };
+    let alerts = words_after(&read("conf/prometheus/alerts.rules.yaml"), "      - alert: ");
+    let runbook = read("docs/runbook.md");
+    assert!(alerts.len() > 20, "{alerts:?}");
+    assert_eq!(words_after(&runbook, "### "), alerts);
+    let heading = |name: &str| name.to_lowercase().replace([',', '.'], "").replace(' ', "-");
+    let places: Vec<_> =
+        runbook.lines().filter_map(|line| line.trim_start_matches('#').strip_prefix(' ')).map(heading).collect();
+    for link in runbook.split("](#").skip(1).filter_map(|rest| rest.split(')').next()) {
+        assert!(places.iter().any(|place| place == link), "the runbook points to #{link}, which it has not");
+    }
+    assert!(read("README.md").contains("](docs/runbook.md)"));
+}
+
 /// The README's command, with the binary that is tested.
 #[test]
 fn a3_k3_the_demo_of_a_dying_target_shows_it() {
