@@ -36,7 +36,7 @@ test: no-recordings
 endif
 
 .PHONY: help setup setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium run failover test lint fmt clippy unit doc \
-        conf prom sdk console fuzz fuzz-short deny bench soak count count-accept setup-bench setup-valgrind clean
+        conf prom sdk console fuzz fuzz-short deny bench soak count count-accept setup-bench setup-valgrind dist dist-files dist-tar dist-sums dist-test setup-deb clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -191,6 +191,44 @@ fuzz: setup-cargo ## each fuzz target for FUZZ_SECONDS (60)
 
 fuzz-short:
 	@$(MAKE) --no-print-directory fuzz FUZZ_SECONDS=10
+
+# ---------------------------------------------------------------- packages
+
+DIST        := target/dist
+DIST_BINARY ?= target/release/weir
+VERSION     := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+TARBALL     := weir-$(VERSION)-$(shell uname -s | tr A-Z a-z)-$(shell uname -m)
+
+dist: setup-build setup-deb ## release tarball and .deb with checksums, below target/dist
+	CARGO_PROFILE_RELEASE_STRIP=symbols $(CARGO) build --locked --release --bin weir
+	@$(MAKE) --no-print-directory dist-files dist-tar
+	$(CARGO) deb --locked --no-build --no-strip --output $(DIST)/
+	@$(MAKE) --no-print-directory dist-sums
+
+setup-deb: setup-build
+	@$(CARGO) deb --version >/dev/null 2>&1 || { echo "setup: cargo install cargo-deb"; $(CARGO) install --locked cargo-deb; }
+
+# Completions and manual pages, from the definition of the command itself.
+dist-files:
+	@rm -rf $(DIST) && mkdir -p $(DIST)/share/man $(DIST)/share/completions
+	@$(DIST_BINARY) man --folder $(DIST)/share/man
+	@$(DIST_BINARY) completions bash > $(DIST)/share/completions/weir.bash
+	@$(DIST_BINARY) completions zsh > $(DIST)/share/completions/_weir
+	@$(DIST_BINARY) completions fish > $(DIST)/share/completions/weir.fish
+
+dist-tar:
+	@mkdir -p $(DIST)/$(TARBALL)
+	@cp $(DIST_BINARY) LICENSE README.md CHANGELOG.md $(DIST)/$(TARBALL)/
+	@cp -r conf $(DIST)/share $(DIST)/$(TARBALL)/
+	@tar -C $(DIST) --sort=name --owner=0 --group=0 --numeric-owner -czf $(DIST)/$(TARBALL).tar.gz $(TARBALL)
+	@rm -r $(DIST)/$(TARBALL)
+
+# Needs root, an overlay and a .deb; what the machine does not allow is left out aloud.
+dist-test: ## whether the .deb of `make dist` installs, starts and answers over TLS
+	@tests/package/check.sh $(DIST)/weir_*.deb
+
+dist-sums:
+	@cd $(DIST) && sha256sum *.tar.gz $$(ls *.deb 2>/dev/null) > SHA256SUMS && cat SHA256SUMS
 
 # ---------------------------------------------------------------- numbers
 

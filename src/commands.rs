@@ -2,9 +2,13 @@
 //!
 //! Called by main. Each reads the ledger's file, also while a gateway writes it; prints to standard output.
 
+mod import;
 mod keys;
+mod test;
 
+pub(crate) use import::{Import, import};
 pub(crate) use keys::{Keys, keys};
+pub(crate) use test::{Test, test};
 
 use anyhow::Context as _;
 use clap::builder::{PossibleValuesParser, TypedValueParser};

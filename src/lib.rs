@@ -10,6 +10,7 @@ pub mod console;
 pub mod demo;
 pub mod gateway;
 pub mod handover;
+pub mod import;
 pub mod json;
 pub mod keystore;
 pub mod ledger;
@@ -30,6 +31,7 @@ pub mod server;
 pub mod sse;
 pub mod switches;
 pub mod timeline;
+pub mod trial;
 pub mod upstream;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod commands;
 mod memory;
 
 use anyhow::Context as _;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -64,6 +64,26 @@ enum Command {
         #[command(subcommand)]
         command: commands::Ledger,
     },
+    /// Send one small real request to each target of a model.
+    Test(commands::Test),
+    /// Turn another gateway's config into Weir's, on standard output.
+    Import {
+        #[command(subcommand)]
+        from: commands::Import,
+    },
+    /// Print the completions of a shell.
+    #[command(hide = true)]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write one for each command into a folder.
+    #[command(hide = true)]
+    Man {
+        /// The folder.
+        #[arg(long)]
+        folder: Option<PathBuf>,
+    },
     /// Virtual keys.
     Keys {
         #[command(subcommand)]
@@ -106,7 +126,26 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(usage) => commands::usage(usage),
         Command::Ledger { command } => commands::ledger(command),
         Command::Keys { command } => commands::keys(command),
+        Command::Test(test) => commands::test(test),
+        Command::Import { from } => commands::import(&from),
+        Command::Completions { shell } => {
+            let mut out = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "weir", &mut out);
+            std::io::stdout().write_all(&out)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { folder } => man(folder.as_deref()),
     }
+}
+
+/// `weir.1`, or with a folder that and one page for each command.
+fn man(folder: Option<&Path>) -> anyhow::Result<ExitCode> {
+    match folder {
+        None => clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?,
+        Some(folder) => clap_mangen::generate_to(Cli::command(), folder)
+            .with_context(|| format!("cannot write manual pages into {}", folder.display()))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> anyhow::Result<ExitCode> {

@@ -154,7 +154,7 @@ pub(super) fn unrouted_head(session: &Session, site: &Site, head: &mut RequestHe
             clean.insert_header(name, value.clone())?;
         }
     }
-    super::attempt::credentials(site, 0, &mut clean)?;
+    site.authorize(0, &mut clean)?;
     *head = clean;
     Ok(())
 }

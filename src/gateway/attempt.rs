@@ -17,8 +17,6 @@ use crate::refusal::{ErrorParts, upstream_error_body};
 use crate::relay::{Ask, Input, Next, Relay};
 use crate::route::{Choice, Target, Traits, affinity};
 use crate::upstream::call::{Call, post_head};
-use crate::upstream::site::Site;
-use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -318,19 +316,6 @@ fn judge(
         maybe_billed: failure.is_some_and(Failure::maybe_billed),
     });
     result
-}
-
-/// The credential and the operator's own headers for one call (F8).
-pub(super) fn credentials(site: &Site, account: usize, head: &mut RequestHeader) -> pingora_core::Result<()> {
-    if let Some(key) = site.provider.api_keys.get(account)
-        && let Some((name, value)) = site.credential(key.expose())
-    {
-        head.insert_header(name, value)?;
-    }
-    for (name, value) in &site.provider.headers {
-        head.insert_header(name.clone(), value.clone())?;
-    }
-    Ok(())
 }
 
 /// The state machine of a request; without `stream` it is its clock only.

@@ -233,7 +233,7 @@ impl ProxyHttp for Gateway {
 /// The head of one attempt, before it goes up: credentials, and the operator's own headers.
 fn head_up(session: &mut Session, head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
     match (&exchange.aim, &exchange.unrouted) {
-        (Some(aim), _) => attempt::credentials(&aim.target.site, aim.account, head),
+        (Some(aim), _) => aim.target.site.authorize(aim.account, head),
         (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head),
         (None, None) => Ok(()),
     }

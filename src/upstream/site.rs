@@ -9,6 +9,7 @@ use pingora_core::protocols::ALPN;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions, Scheme};
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use pingora_http::RequestHeader;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -126,6 +127,22 @@ impl Site {
             joint = '&';
         }
         path
+    }
+
+    /// The credential of one of the provider's keys and the operator's own headers (F8).
+    ///
+    /// # Errors
+    /// When a header is none.
+    pub fn authorize(&self, account: usize, head: &mut RequestHeader) -> pingora_core::Result<()> {
+        if let Some(key) = self.provider.api_keys.get(account)
+            && let Some((name, value)) = self.credential(key.expose())
+        {
+            head.insert_header(name, value)?;
+        }
+        for (name, value) in &self.provider.headers {
+            head.insert_header(name.clone(), value.clone())?;
+        }
+        Ok(())
     }
 
     /// The credential header for one of the provider's keys.

@@ -58,6 +58,8 @@ mod matrix;
 #[cfg(test)]
 mod money;
 #[cfg(test)]
+mod packages;
+#[cfg(test)]
 mod project;
 #[cfg(test)]
 mod promises;
@@ -77,6 +79,8 @@ mod stalls;
 mod stateful;
 #[cfg(test)]
 mod timeline;
+#[cfg(test)]
+mod trial;
 #[cfg(test)]
 mod upgrade;
 #[cfg(test)]
