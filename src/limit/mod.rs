@@ -180,20 +180,17 @@ impl Limits {
         // Always the key's lock first.
         let mut key_meter = key.meter();
         let mut model_meter = model.as_ref().map(|(model, subject)| (&model.limits, subject.meter()));
-        let fits = match &verdict {
-            Some((_, verdict)) => {
-                if let Some(heard) = verdict.heard.first() {
-                    hear(&mut key_meter, &now.day, heard);
-                }
-                verdict.denied.map_or(Ok(()), |denied| Err(when(denied, now)))
+        let fits = if let Some((_, verdict)) = &verdict {
+            if let Some(heard) = verdict.heard.first() {
+                hear(&mut key_meter, &now.day, heard);
             }
-            None => {
-                let of_key = key_meter.fits(now, &claim.key.limits, &claim.ask, share).map_err(denied(Whose::Key));
-                of_key.and_then(|()| match &mut model_meter {
-                    Some((limits, meter)) => meter.fits(now, limits, &claim.ask, share).map_err(denied(Whose::Model)),
-                    None => Ok(()),
-                })
-            }
+            verdict.denied.map_or(Ok(()), |denied| Err(when(denied, now)))
+        } else {
+            let of_key = key_meter.fits(now, &claim.key.limits, &claim.ask, share).map_err(denied(Whose::Key));
+            of_key.and_then(|()| match &mut model_meter {
+                Some((limits, meter)) => meter.fits(now, limits, &claim.ask, share).map_err(denied(Whose::Model)),
+                None => Ok(()),
+            })
         };
         let taken = fits.map(|()| {
             let of_key = key_meter.take(now, &claim.key.limits, &claim.ask);

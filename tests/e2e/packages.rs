@@ -19,13 +19,11 @@ fn said(output: &Output) -> String {
 
 /// Runs a tool of the machine; `None`, said aloud, if it is not there.
 fn tool(name: &str, args: &[&str]) -> Option<Output> {
-    match Command::new(name).args(args).output() {
-        Ok(output) => Some(output),
-        Err(_) => {
-            println!("LEFT OUT: there is no {name} here");
-            None
-        }
+    let output = Command::new(name).args(args).output().ok();
+    if output.is_none() {
+        println!("LEFT OUT: there is no {name} here");
     }
+    output
 }
 
 #[test]
@@ -121,10 +119,9 @@ fn examples_of_edges_and_containers_fit_drain_and_keepalive() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let inside: Vec<&str> = pod.split("  weir.yaml: |\n").nth(1).expect("a config").split("---").collect();
-    let config: String =
-        inside[0].lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
+    let lines: Vec<&str> = inside[0].lines().map(|line| line.strip_prefix("    ").unwrap_or(line)).collect();
     let file = folder.path().join("weir.yaml");
-    std::fs::write(&file, config).expect("a writable folder");
+    std::fs::write(&file, lines.join("\n")).expect("a writable folder");
     let mut check = Command::new(env!("CARGO_BIN_EXE_weir"));
     check
         .env("WEIR_ADMIN_TOKEN", "a-token-that-is-long-enough")

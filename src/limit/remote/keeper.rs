@@ -14,6 +14,9 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::{Notify, mpsc};
 use uuid::Uuid;
 
+/// Keys and models, and of each running request: its id, whether it holds a slot, what it holds in nano-USD.
+type Subjects = BTreeMap<(Whose, String), Vec<(Uuid, bool, i64)>>;
+
 /// Several times in a lease, so that one lost message takes nothing away.
 const EVERY: Duration = Duration::from_secs(5);
 /// How soon another connection is tried.
@@ -220,8 +223,8 @@ impl Keeper {
     }
 
     /// Whose requests run, and what each holds.
-    fn subjects(&self, limits: &Limits, all: bool) -> BTreeMap<(Whose, String), Vec<(Uuid, bool, i64)>> {
-        let mut subjects: BTreeMap<(Whose, String), Vec<(Uuid, bool, i64)>> = BTreeMap::new();
+    fn subjects(&self, limits: &Limits, all: bool) -> Subjects {
+        let mut subjects = Subjects::new();
         if all {
             let spent = limits.keys().into_iter().filter(|key| key.spent != [0; 3]);
             subjects.extend(spent.map(|key| ((Whose::Key, key.name), Vec::new())));
