@@ -20,6 +20,7 @@ pub mod logging;
 pub mod meter;
 pub mod metrics;
 pub mod normalize;
+pub mod otlp;
 pub mod outcome;
 pub mod owners;
 pub mod protocol;

@@ -3,6 +3,7 @@
 //! Filled by the gateway over the life of a request, handed out once by its `finish`. Touches nothing.
 
 use crate::meter::usage::{Source, Usage};
+use crate::otlp::Trace;
 use crate::outcome::Outcome;
 use crate::protocol::Endpoint;
 use std::net::IpAddr;
@@ -77,6 +78,8 @@ pub struct Record {
     pub tier_requested: Option<String>,
     /// Service tier the upstream says it used.
     pub tier_served: Option<String>,
+    /// Its place in a trace, where traces are exported.
+    pub trace: Option<Box<Trace>>,
 }
 
 impl Record {
@@ -178,6 +181,7 @@ impl Record {
             source: Source::Reported,
             tier_requested: None,
             tier_served: None,
+            trace: None,
         }
     }
 }

@@ -32,6 +32,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("limits", old.limits == new.limits),
         ("log", old.log == new.log),
         ("metrics", old.metrics == new.metrics),
+        ("otlp", old.otlp == new.otlp),
         ("timelines", old.timelines == new.timelines),
     ] {
         if !same {
@@ -78,6 +79,8 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     server.header_timeout = old.header_timeout;
     keep("server.keepalive_timeout", old.keepalive_timeout != server.keepalive_timeout);
     server.keepalive_timeout = old.keepalive_timeout;
+    keep("otlp", running.otlp != new.otlp);
+    new.otlp.clone_from(&running.otlp);
     keep("key_store", running.key_store != new.key_store);
     new.key_store = running.key_store;
     keep("server.upgrade_socket", old.upgrade_socket != server.upgrade_socket);

@@ -39,7 +39,7 @@ pub use provider::{
 };
 pub use schema::schema;
 pub use secret::Secret;
-pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Server, Timelines, Tls};
+pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Otlp, Server, Timelines, Tls};
 pub use stored::{BadKey, stored_key};
 
 use crate::ledger::LedgerConfig;
@@ -94,6 +94,8 @@ pub struct Config {
     pub log: Log,
     /// Bounds of the metrics.
     pub metrics: Metrics,
+    /// The export of traces.
+    pub otlp: Otlp,
     /// The timelines of the last requests (M4).
     pub timelines: Timelines,
     /// Every name and alias; private, so that only this module can make a `Config` and the two agree.

@@ -12,7 +12,7 @@ pub(super) use limits::{Budget, LimitStore, Store};
 use super::key::KeyStore;
 use super::limits::OnReached;
 use super::model::{Affinity, Style, When};
-use super::provider::{ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
+use super::provider::{BaseUrl, ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
 use super::server::LogFormat;
 use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
@@ -73,6 +73,9 @@ pub(super) struct File {
     /// Bounds of the metrics.
     #[serde(default)]
     pub(super) metrics: Metrics,
+    /// Traces: one span per request and attempt, sent to an OpenTelemetry receiver.
+    #[serde(default)]
+    pub(super) otlp: Otlp,
     /// The timelines of the last requests, for the console and the admin API.
     #[serde(default)]
     pub(super) timelines: Timelines,
@@ -641,6 +644,27 @@ pub(super) struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         Self { max_key_series: 200 }
+    }
+}
+
+/// Traces, sent to an OpenTelemetry receiver.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Otlp {
+    /// Where OTLP over gRPC is taken: scheme, host and port.
+    #[serde(skip_serializing)]
+    pub(super) endpoint: Url,
+    /// Whether traces are sent.
+    pub(super) enabled: bool,
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        let host = Ipv4Addr::LOCALHOST.to_string();
+        Self {
+            endpoint: Url(BaseUrl { tls: false, host, port: 4317, path: String::new(), query: None }),
+            enabled: false,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Plain data, made by the check, read by everyone.
 
-use super::Secret;
+use super::{BaseUrl, Secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
@@ -114,6 +114,15 @@ pub enum LogFormat {
 pub struct Metrics {
     /// Series with a `key` label; further keys are counted as `other`.
     pub max_key_series: usize,
+}
+
+/// The `otlp:` section.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Otlp {
+    /// Where the receiver is: scheme, host and port.
+    pub endpoint: BaseUrl,
+    /// Whether traces are exported.
+    pub enabled: bool,
 }
 
 /// The `timelines:` section.

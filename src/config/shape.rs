@@ -18,7 +18,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "listen[].tls.client_ca",
     "providers.*.client_cert",
     "providers.*.egress_proxy",
-    "otlp",
     "alerts",
 ];
 

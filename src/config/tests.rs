@@ -525,3 +525,19 @@ fn c1_broken_files_are_findings_with_a_place() {
         look(&text.lines().map(str::trim_start).take(gone).collect::<Vec<_>>().join("\r\n"), "flat");
     }
 }
+
+#[test]
+fn c1_otlp_is_off_by_default_and_has_no_path() {
+    let config = read(&least(&[])).unwrap().config;
+    assert!(!config.otlp.enabled && !config.otlp.endpoint.tls);
+    assert_eq!((config.otlp.endpoint.host.as_str(), config.otlp.endpoint.port), ("127.0.0.1", 4317));
+    check(
+        &[("prices: {}", "otlp: { endpoint: \"http://127.0.0.1:4318/v1/traces\" }")],
+        &["5:19: otlp.endpoint: OTLP over gRPC has no path; \
+           write scheme, host and the receiver's gRPC port, usually 4317"],
+    );
+    let mut new = (*read(&least(&[("prices: {}", "otlp: { enabled: true }")])).unwrap().config).clone();
+    assert_eq!(crate::config::changes(&config, &new), ["otlp: changed"]);
+    assert_eq!(crate::config::keep_fixed(&config, &mut new), ["otlp"], "only a restart changes it");
+    assert_eq!(new.otlp, config.otlp);
+}

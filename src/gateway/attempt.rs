@@ -10,6 +10,7 @@ use super::failed::{Failed, Tried, ending, error_headers, masked, outcome_failur
 use super::pump::Break;
 use super::stored;
 use crate::admission::{edit, headers};
+use crate::otlp::Server;
 use crate::outcome::{Blame, Failure, Outcome};
 use crate::protocol::Endpoint;
 use crate::record::Attempt;
@@ -17,6 +18,7 @@ use crate::refusal::{ErrorParts, upstream_error_body};
 use crate::relay::{Ask, Input, Next, Relay};
 use crate::route::{Choice, Target, Traits, affinity};
 use crate::upstream::call::{Call, post_head};
+use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -316,6 +318,18 @@ fn judge(
         maybe_billed: failure.is_some_and(Failure::maybe_billed),
     });
     result
+}
+
+/// The attempt's own place in the trace, where traces are exported; elsewhere the client's passes (F8).
+pub(super) fn trace(exchange: &mut Exchange, head: &mut RequestHeader) -> pingora_core::Result<()> {
+    let (site, model) = match (&exchange.aim, &exchange.unrouted) {
+        (Some(aim), _) => (&aim.target.site, Some(aim.target.config.model.clone())),
+        (None, Some(unrouted)) => (&unrouted.site, None),
+        (None, None) => return Ok(()),
+    };
+    let Some(trace) = &mut exchange.record.trace else { return Ok(()) };
+    let (address, port) = (site.url.host.clone(), site.url.port);
+    trace.goes_up(Server { provider: site.provider.name.clone(), model, address, port }, head)
 }
 
 /// The state machine of a request; without `stream` it is its clock only.

@@ -247,6 +247,9 @@ impl Exchange {
         super::booking::next_attempt(self);
         self.storing.forget_attempt();
         self.trying = Some((Arc::clone(target), self.age()));
+        if let Some(trace) = &mut self.record.trace {
+            trace.attempt_begins();
+        }
     }
 
     /// One attempt ends.
@@ -406,5 +409,6 @@ fn new_record(id: Uuid) -> Record {
         source: Source::None,
         tier_requested: None,
         tier_served: None,
+        trace: None,
     }
 }

@@ -24,6 +24,7 @@ pub use exchange::{Admitted, Exchange};
 pub use shared::{EndNow, Held, Shared};
 
 use crate::admission::headers;
+use crate::otlp::Trace;
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::Reason;
 use crate::relay::Input;
@@ -104,6 +105,9 @@ impl ProxyHttp for Gateway {
         let stays = !*self.shared.leaving.borrow();
         session.as_downstream_mut().set_keepalive(stays.then_some(keepalive));
         session.as_downstream_mut().set_read_timeout(None);
+        if self.shared.traces.is_some() {
+            exchange.record.trace = Some(Box::new(Trace::of(&session.req_header().headers)));
+        }
         match self.serve(session, exchange).await {
             Ok(answered) => Ok(answered),
             Err(Break::ClientGone) => {
@@ -230,13 +234,14 @@ impl ProxyHttp for Gateway {
     }
 }
 
-/// The head of one attempt, before it goes up: credentials, and the operator's own headers.
-fn head_up(session: &mut Session, head: &mut RequestHeader, exchange: &Exchange) -> Result<()> {
+/// The head of one attempt, before it goes up: credentials, the operator's own headers, the place in the trace.
+fn head_up(session: &mut Session, head: &mut RequestHeader, exchange: &mut Exchange) -> Result<()> {
     match (&exchange.aim, &exchange.unrouted) {
-        (Some(aim), _) => aim.target.site.authorize(aim.account, head),
-        (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head),
-        (None, None) => Ok(()),
+        (Some(aim), _) => aim.target.site.authorize(aim.account, head)?,
+        (None, Some(unrouted)) => answer::unrouted_head(session, &unrouted.site, head)?,
+        (None, None) => {}
     }
+    attempt::trace(exchange, head)
 }
 
 /// A piece of the upstream's body, and what of it goes down.

@@ -10,6 +10,7 @@ use crate::ledger::{Ledger, Terms};
 use crate::limit::Limits;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
+use crate::otlp::Traces;
 use crate::owners::Owners;
 use crate::record::Record;
 use crate::relay::Input;
@@ -66,6 +67,8 @@ pub struct Shared {
     pub draining: AtomicBool,
     /// Which running streams have to end (C3, G1).
     pub end_now: watch::Sender<EndNow>,
+    /// Where spans are exported, if they are.
+    pub traces: Option<Traces>,
     /// The last requests (M4).
     pub timelines: Timelines,
     /// The keys of the store.
@@ -91,6 +94,7 @@ impl Shared {
         ledger: Ledger,
         terms: Arc<ArcSwap<Terms>>,
         owners: Owners,
+        traces: Option<Traces>,
     ) -> Self {
         let timelines = Timelines::new(live.config.timelines.keep);
         let limits = Arc::new(Limits::new(live.config.ledger.timezone.clone()));
@@ -105,6 +109,7 @@ impl Shared {
             leaving: watch::Sender::new(false),
             draining: AtomicBool::new(false),
             end_now: watch::Sender::new(EndNow::default()),
+            traces,
             timelines,
             stored_keys: Arc::default(),
             switches: Switches::default(),
@@ -118,6 +123,9 @@ impl Shared {
     /// The one place where an ended request is told to everybody who records.
     pub fn record(&self, record: &Record, sight: Sight, charge: Option<Nano>, log: &crate::config::Log) {
         self.metrics.finished(record);
+        if let Some(traces) = &self.traces {
+            traces.tell(record, charge);
+        }
         self.timelines.push(|| Timeline { record: record.clone(), charge, sight });
         crate::access::write(record, charge, log);
     }

@@ -134,6 +134,7 @@ impl Left {
             source: crate::meter::usage::Source::None,
             tier_requested: text(10)?,
             tier_served: text(28)?,
+            trace: None,
         };
         Ok(Self { record, input_estimate: number(11)?, output_estimate: number(24)? })
     }

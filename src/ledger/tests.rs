@@ -95,6 +95,7 @@ pub(super) fn record(id: Uuid, outcome: Outcome, usage: Usage) -> Record {
         source: Source::Reported,
         tier_requested: None,
         tier_served: Some("standard".to_owned()),
+        trace: None,
     }
 }
 

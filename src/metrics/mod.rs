@@ -72,6 +72,7 @@ pub struct Metrics {
     reload_successful: IntGaugeVec,
     reload_success_time: IntGaugeVec,
     certificate_expiry: IntGaugeVec,
+    otlp_dropped: IntCounterVec,
     ledger: LedgerMetrics,
 }
 
@@ -202,6 +203,11 @@ impl Metrics {
                 "weir_certificate_expiry_timestamp_seconds",
                 &["certificate"],
                 "When a certificate of the config ends, by its file, in seconds since 1970.",
+            )?,
+            otlp_dropped: new.counter(
+                "weir_otlp_dropped_spans_total",
+                &[],
+                "Spans that the OTLP receiver has not got: it was away for too long, or refused them.",
             )?,
             ledger: LedgerMetrics::new(&mut new)?,
             registry: Registry::new(),
@@ -387,6 +393,13 @@ impl Metrics {
         self.certificate_expiry.reset();
         for (file, at) in ends {
             set(&self.certificate_expiry, &[file], *at);
+        }
+    }
+
+    /// Counts spans that were given up; 0 makes the series appear.
+    pub fn otlp_dropped(&self, spans: u64) {
+        if let Ok(counter) = self.otlp_dropped.get_metric_with_label_values::<&str>(&[]) {
+            counter.inc_by(spans);
         }
     }
 

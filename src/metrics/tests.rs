@@ -80,6 +80,7 @@ fn m1_every_metric_can_be_filled_and_is_declared_well() {
     metrics.limit_rejected("rpm");
     metrics.limit_store(true);
     metrics.config_reloaded(true);
+    metrics.otlp_dropped(1);
     metrics.certificates(&[("tls.crt".to_owned(), 1)]);
     metrics.charged(&record, Some(Nano(1)), Some(Nano(1)), true);
     metrics.ledger_committed(Duration::from_millis(3));

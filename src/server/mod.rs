@@ -32,6 +32,7 @@ use crate::ledger::{Ledger, OnCommit, OpenError};
 use crate::limit::remote::Keeper;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
+use crate::otlp::Traces;
 use crate::owners::{Owners, OwnersError};
 use crate::upstream::site::BadRoots;
 use arc_swap::ArcSwap;
@@ -88,6 +89,9 @@ pub enum StartError {
     /// The process that was to hand over its sockets.
     #[error("cannot take over: {0}")]
     Upgrade(#[from] UpgradeError),
+    /// The export of traces.
+    #[error("cannot export traces: {0}")]
+    Traces(std::io::Error),
     /// A thread of our own.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
@@ -131,8 +135,9 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
     let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), Some(on_commit))?;
     let sink = config.ledger.postgres.as_ref().map(|postgres| ledger.sink(postgres)).transpose()?;
-    let shared =
-        Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms, Owners::open(&config.ledger)?));
+    let (traces, exporting) = Traces::start(&config.otlp, &metrics).map_err(StartError::Traces)?.unzip();
+    let owners = Owners::open(&config.ledger)?;
+    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms, owners, traces));
     let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
     state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
     state.attach(Arc::clone(&shared));
@@ -199,6 +204,9 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     }
     drop(stored_keys);
     ledger.close();
+    if let Some(exporting) = exporting {
+        exporting.end();
+    }
     Ok(shared.running.load(Ordering::Acquire) == 0)
 }
 

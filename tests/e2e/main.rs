@@ -58,6 +58,8 @@ mod matrix;
 #[cfg(test)]
 mod money;
 #[cfg(test)]
+mod otlp;
+#[cfg(test)]
 mod packages;
 #[cfg(test)]
 mod project;

@@ -40,6 +40,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let limits = check.limit_store(file.limits);
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
+    let otlp = check.otlp(file.otlp);
     let timelines = super::Timelines { keep: file.timelines.keep };
     Config {
         listen,
@@ -57,6 +58,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
         limits,
         log,
         metrics,
+        otlp,
         timelines,
         by_name,
     }

@@ -2,7 +2,7 @@
 
 use super::Check;
 use crate::config::keypath::KeyPath;
-use crate::config::{Admin, Certificate, Listen, Log, Server, Tls, raw};
+use crate::config::{Admin, Certificate, Listen, Log, Otlp, Server, Tls, raw};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -89,6 +89,15 @@ impl Check<'_> {
             upgrade_drain: raw.upgrade_drain.0,
             upgrade_socket: raw.upgrade_socket.as_ref().map(|path| self.upgrade_socket(&path.0)),
         }
+    }
+
+    pub(super) fn otlp(&mut self, raw: raw::Otlp) -> Otlp {
+        let endpoint = raw.endpoint.0;
+        if !endpoint.path.is_empty() || endpoint.query.is_some() {
+            let message = "OTLP over gRPC has no path; write scheme, host and the receiver's gRPC port, usually 4317";
+            self.error(&KeyPath::root().key("otlp").key("endpoint"), message.to_owned());
+        }
+        Otlp { endpoint, enabled: raw.enabled }
     }
 
     fn upgrade_socket(&mut self, path: &str) -> PathBuf {

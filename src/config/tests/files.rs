@@ -204,7 +204,7 @@ fn c1_shipped_defaults_are_the_defaults() {
     assert_eq!(format!("{:?}", shipped.server), format!("{:?}", least.server));
     assert_eq!(format!("{:?}", shipped.admin), format!("{:?}", least.admin));
     assert_eq!((&shipped.log, shipped.metrics), (&least.log, least.metrics));
-    assert_eq!(shipped.timelines, least.timelines);
+    assert_eq!((&shipped.otlp, shipped.timelines), (&least.otlp, least.timelines));
     assert_eq!(format!("{:?}", shipped.prices), format!("{:?}", least.prices));
     assert_eq!(shipped.billing, least.billing);
     let ledger = |config: &Config, folder: &Path| {
