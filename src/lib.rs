@@ -5,6 +5,7 @@
 pub mod access;
 pub mod admin;
 pub mod admission;
+pub mod alarm;
 pub mod config;
 pub mod console;
 pub mod demo;

@@ -34,6 +34,7 @@ pub fn changes(old: &Config, new: &Config) -> Vec<String> {
         ("metrics", old.metrics == new.metrics),
         ("otlp", old.otlp == new.otlp),
         ("timelines", old.timelines == new.timelines),
+        ("alerts", old.alerts == new.alerts),
     ] {
         if !same {
             out.push(format!("{section}: changed"));

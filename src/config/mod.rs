@@ -6,6 +6,7 @@
 //! The shape is that of `conf/weir.yaml`, section by section, with the same names. The way of a file:
 //! text → `tree` (YAML with places) → `shape` (against the schema of `raw`) → `check` → [`Config`] → `odd` (warnings).
 
+mod alerts;
 mod changes;
 mod check;
 mod finding;
@@ -27,6 +28,7 @@ mod word;
 #[cfg(test)]
 mod tests;
 
+pub use alerts::{Alerts, Webhook};
 pub use changes::{changes, keep_fixed};
 pub use finding::{Finding, Report};
 pub use key::{AllowedModels, Key, KeyStore, Passthrough};
@@ -98,6 +100,8 @@ pub struct Config {
     pub otlp: Otlp,
     /// The timelines of the last requests (M4).
     pub timelines: Timelines,
+    /// Whom to tell what a person must see at once.
+    pub alerts: Alerts,
     /// Every name and alias; private, so that only this module can make a `Config` and the two agree.
     by_name: HashMap<String, Arc<Model>>,
 }

@@ -15,8 +15,8 @@ use super::model::{Affinity, Style, When};
 use super::provider::{BaseUrl, ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
 use super::server::LogFormat;
 use super::word::{
-    Address, Comment, FilePath, Header, Method, Name, Network, SecretText, Sha256, Share, Size, Span, SpanOrOff,
-    Statuses, Until, Url, UrlPath, WebOrigin,
+    Address, Comment, FilePath, Header, Method, Name, Network, SecretOrEmpty, SecretText, Sha256, Share, Size, Span,
+    SpanOrOff, Statuses, Until, Url, UrlPath, WebOrigin,
 };
 use crate::ledger::billing::Policy;
 use schemars::JsonSchema;
@@ -79,6 +79,23 @@ pub(super) struct File {
     /// The timelines of the last requests, for the console and the admin API.
     #[serde(default)]
     pub(super) timelines: Timelines,
+    /// Whom to tell what a person must see at once.
+    #[serde(default)]
+    pub(super) alerts: Alerts,
+}
+
+/// Whom to tell what a person must see at once: a broken ledger, a provider that wants money, a model without targets.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Alerts {
+    /// An http or https URL that gets each notice as a POST of JSON; a secret. Empty: nobody is told.
+    pub(super) webhook: SecretOrEmpty,
+}
+
+impl Default for Alerts {
+    fn default() -> Self {
+        Self { webhook: SecretOrEmpty(None) }
+    }
 }
 
 /// One listening address.

@@ -18,7 +18,6 @@ pub(super) const NOT_BUILT: &[&str] = &[
     "listen[].tls.client_ca",
     "providers.*.client_cert",
     "providers.*.egress_proxy",
-    "alerts",
 ];
 
 /// Reads the whole tree. What is refused is missing from the outcome.
@@ -173,7 +172,13 @@ impl<'a> Shape<'a> {
         let branches = self.branches(schema);
         let branch = branches.iter().copied().find(|branch| branch.get(word::KEYWORD).is_some());
         let secret = branch.and_then(|branch| branch.get(word::KEYWORD)).is_some_and(|name| name == "secret");
-        let expanded = if secret { self.outside.secret(text) } else { self.outside.expand(text) };
+        let may_be_empty =
+            branches.iter().any(|branch| branch.get(word::KEYWORD).is_some_and(|name| name == "secret_or_empty"));
+        let expanded = match self.outside.expand(text) {
+            Ok(empty) if may_be_empty && empty.is_empty() => Ok(empty),
+            _ if secret || may_be_empty => self.outside.secret(text),
+            expanded => expanded,
+        };
         let expanded = match expanded {
             Ok(expanded) => expanded,
             Err(message) => return self.refuse(node, path, &message),

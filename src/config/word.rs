@@ -102,6 +102,8 @@ words! {
     Header(http::HeaderName);
     /// Already resolved.
     SecretText(Secret);
+    /// Already resolved; may be empty.
+    SecretOrEmpty(Option<Secret>);
     /// 64 hex digits.
     Sha256([u8; 32]);
     /// A share of requests, in thousandths.
@@ -258,6 +260,16 @@ impl Word for SecretText {
 
     fn read(text: &str) -> Option<Self> {
         http::HeaderValue::from_str(text).ok().map(|_| Self(Secret::new(text.to_owned())))
+    }
+}
+
+impl Word for SecretOrEmpty {
+    const NAME: &'static str = "secret_or_empty";
+    const PATTERN: &'static str = "^[ -~]*$";
+    const WANTED: &'static str = "write \"\", ${NAME} for an environment variable, file:PATH, or the text itself";
+
+    fn read(text: &str) -> Option<Self> {
+        if text.is_empty() { Some(Self(None)) } else { SecretText::read(text).map(|secret| Self(Some(secret.0))) }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Called by `main`. Owns the process's life.
 
+mod alarming;
 mod app;
 mod doors;
 mod entrance;
@@ -193,6 +194,7 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
     }
     server.add_service(background_service("spending", spending));
+    server.add_service(background_service("alarms", alarming::Alarming(Arc::clone(&shared))));
     let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());
     log::info!(providers, models, keys; "the config is in force");

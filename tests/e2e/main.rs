@@ -15,6 +15,7 @@ mod harness;
 
 #[cfg(test)]
 mod admission;
+mod alarm;
 #[cfg(test)]
 mod captures;
 #[cfg(test)]

@@ -41,6 +41,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
     let log = check.log(&file.log, &top.key("log"));
     let metrics = super::Metrics { max_key_series: file.metrics.max_key_series };
     let otlp = check.otlp(file.otlp);
+    let alerts = check.alerts(file.alerts);
     let timelines = super::Timelines { keep: file.timelines.keep };
     Config {
         listen,
@@ -60,6 +61,7 @@ pub(super) fn check(file: raw::File, root: &Node, outside: &Outside<'_>, finding
         metrics,
         otlp,
         timelines,
+        alerts,
         by_name,
     }
 }

@@ -2,11 +2,24 @@
 
 use super::Check;
 use crate::config::keypath::KeyPath;
-use crate::config::{Admin, Certificate, Listen, Log, Otlp, Server, Tls, raw};
+use crate::config::{Admin, Alerts, Certificate, Listen, Log, Otlp, Server, Tls, Webhook, raw};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 impl Check<'_> {
+    pub(super) fn alerts(&mut self, raw: raw::Alerts) -> Alerts {
+        let webhook = raw.webhook.0.and_then(|url| {
+            let webhook = Webhook::read(url.expose());
+            if webhook.is_none() {
+                // The URL is not repeated: it may hold a token.
+                let message = "write an http:// or https:// URL without a user name in it, or \"\" to tell nobody";
+                self.error(&KeyPath::root().key("alerts").key("webhook"), message.to_owned());
+            }
+            webhook
+        });
+        Alerts { webhook }
+    }
+
     pub(super) fn listen(&mut self, listeners: Vec<raw::Listen>) -> Vec<Listen> {
         let top = KeyPath::root().key("listen");
         let mut out: Vec<Listen> = Vec::new();
