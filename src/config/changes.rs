@@ -4,6 +4,7 @@
 
 use super::{Config, Listen};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// A reload that changes more is told by counting.
 const MOST_NAMED: usize = 20;
@@ -101,12 +102,15 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     kept
 }
 
-/// The same sockets with the same kind of TLS; the certificates may be others.
+/// The same sockets with the same kind of TLS; the certificates, the authorities of clients and the oldest version may
+/// be others.
 fn same_listeners(running: &[Listen], new: &[Listen]) -> bool {
     let plain = |listen: &Listen| {
         let mut plain = listen.clone();
         if let Some(tls) = &mut plain.tls {
             tls.certificates.clear();
+            tls.min_version = super::TlsVersion::default();
+            tls.client_ca = tls.client_ca.take().map(|_| PathBuf::new());
         }
         plain
     };

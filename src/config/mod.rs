@@ -37,11 +37,11 @@ pub use limits::{
 };
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
 pub use provider::{
-    Auth, BaseUrl, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, Responses, StreamErrors, UsageChunk,
+    Auth, BaseUrl, EgressProxy, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, Responses, StreamErrors, UsageChunk,
 };
 pub use schema::schema;
 pub use secret::Secret;
-pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Otlp, Server, Timelines, Tls};
+pub use server::{Admin, Certificate, Listen, Log, LogFormat, Metrics, Otlp, Server, Timelines, Tls, TlsVersion};
 pub use stored::{BadKey, stored_key};
 
 use crate::ledger::LedgerConfig;

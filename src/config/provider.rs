@@ -2,8 +2,9 @@
 //!
 //! Plain data, made by the check, read by the upstream side.
 
-use super::{Limits, Secret};
+use super::{Certificate, Limits, Secret};
 use crate::protocol::Endpoint;
+use base64::Engine as _;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -45,6 +46,10 @@ pub struct Provider {
     pub http2: Http2,
     /// PEM file with the roots to trust instead of the system's.
     pub ca: Option<PathBuf>,
+    /// Shown to the provider.
+    pub client_cert: Option<Certificate>,
+    /// What connects to it.
+    pub egress_proxy: Option<EgressProxy>,
     /// Added to each request, or overriding.
     pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
     /// Passed up from the client besides F8's list.
@@ -81,6 +86,38 @@ impl Default for Responses {
     /// As long as `OpenAI` keeps them.
     fn default() -> Self {
         Self { background: false, keep: std::time::Duration::from_hours(30 * 24) }
+    }
+}
+
+/// An HTTP proxy between Weir and a provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EgressProxy {
+    /// A name or an address; IPv6 without brackets.
+    pub host: String,
+    /// Given, or 80.
+    pub port: u16,
+    /// The value of `proxy-authorization`.
+    pub authorization: Option<Secret>,
+}
+
+impl EgressProxy {
+    /// Reads `http://[user:password@]host[:port]`; percent-encoding in user and password is undone.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("http://")?.trim_end_matches('/');
+        let (user, place) = rest.rsplit_once('@').map_or((None, rest), |(user, place)| (Some(user), place));
+        let url = BaseUrl::read(&format!("http://{place}"))?;
+        if !url.path.is_empty() || url.query.is_some() {
+            return None;
+        }
+        let authorization = user.map(|user| {
+            let mut user: Vec<u8> = percent_encoding::percent_decode_str(user).collect();
+            if !user.contains(&b':') {
+                user.push(b':');
+            }
+            Secret::new(format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(user)))
+        });
+        Some(Self { host: url.host, port: url.port, authorization })
     }
 }
 

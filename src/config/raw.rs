@@ -13,7 +13,7 @@ use super::key::KeyStore;
 use super::limits::OnReached;
 use super::model::{Affinity, Style, When};
 use super::provider::{BaseUrl, ErrorBodies, Http2, PriceTier, StreamErrors, UsageChunk};
-use super::server::LogFormat;
+use super::server::{LogFormat, TlsVersion};
 use super::word::{
     Address, Comment, FilePath, Header, Method, Name, Network, SecretOrEmpty, SecretText, Sha256, Share, Size, Span,
     SpanOrOff, Statuses, Until, Url, UrlPath, WebOrigin,
@@ -122,6 +122,10 @@ pub(super) struct Tls {
     /// The first is the default, the others are chosen by the name that the client asks for.
     #[schemars(required, length(min = 1))]
     pub(super) certificates: Option<Vec<Certificate>>,
+    /// The oldest version that clients may speak; default 1.2.
+    pub(super) min_version: Option<TlsVersion>,
+    /// PEM file with the authorities whose certificates clients must have; default: none is asked for.
+    pub(super) client_ca: Option<FilePath>,
 }
 
 /// One certificate chain with its key, both PEM files.
@@ -270,6 +274,10 @@ pub(super) struct Provider {
     pub(super) http2: Option<Http2>,
     /// PEM file with the roots to trust instead of the system's.
     pub(super) ca: Option<FilePath>,
+    /// The certificate and key that Weir shows to the provider; default: none.
+    pub(super) client_cert: Option<Certificate>,
+    /// An HTTP proxy that connects to the provider (CONNECT), `http://host:port` or `http://user:password@host:port`.
+    pub(super) egress_proxy: Option<SecretText>,
     /// Headers that are added to each request or replace the client's.
     pub(super) headers: Option<BTreeMap<String, SecretText>>,
     /// Headers of the client that go up besides the usual ones.

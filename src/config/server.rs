@@ -27,6 +27,22 @@ pub struct Listen {
 pub struct Tls {
     /// The first is the default, the others are chosen by SNI. Never empty.
     pub certificates: Vec<Certificate>,
+    /// The oldest version that clients may speak.
+    pub min_version: TlsVersion,
+    /// Authorities whose certificates clients must have.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    #[default]
+    #[serde(rename = "1.2")]
+    V12,
+    /// TLS 1.3.
+    #[serde(rename = "1.3")]
+    V13,
 }
 
 /// One certificate chain with its key, both PEM files.

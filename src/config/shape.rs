@@ -13,12 +13,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 /// Keys of the design that this version does not know yet: refused as such. `*` is a name, `[]` an index.
-pub(super) const NOT_BUILT: &[&str] = &[
-    "listen[].tls.min_version",
-    "listen[].tls.client_ca",
-    "providers.*.client_cert",
-    "providers.*.egress_proxy",
-];
+pub(super) const NOT_BUILT: &[&str] = &[];
 
 /// Reads the whole tree. What is refused is missing from the outcome.
 pub(super) fn read(root: &Node, schema: &Value, outside: &Outside<'_>, findings: &mut Findings) -> Value {

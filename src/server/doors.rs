@@ -1,29 +1,47 @@
-//! The certificates that the listeners show, and how long they are valid; replaced at reload (C2).
+//! The certificates that the listeners show and ask for, and how long they are valid; replaced at reload (C2).
 //!
 //! Made by the server at start, read at each TLS handshake. Reads certificate and key files.
 
 use super::listen::ListenError;
-use crate::config::{Config, Listen, Tls};
+use crate::config::{Certificate, Config, Listen, Tls, TlsVersion};
 use crate::metrics::Metrics;
 use arc_swap::ArcSwap;
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::sign::any_supported_type;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureAlgorithm, SignatureScheme};
 use std::path::Path;
 use std::sync::Arc;
 
 type Chains = Vec<Arc<CertifiedKey>>;
+type Verifier = Arc<dyn ClientCertVerifier>;
+/// What was read for one listener.
+pub(super) type Read = (Chains, Option<Verifier>);
 
 /// The certificates of all listeners, in the order of the file.
 #[derive(Debug, Default)]
-pub(super) struct Doors(Vec<Option<Arc<Certificates>>>);
+pub(super) struct Doors(Vec<Option<Arc<Door>>>);
+
+/// One listener's side of TLS.
+#[derive(Debug)]
+pub(super) struct Door {
+    pub(super) certificates: Arc<Certificates>,
+    /// Who may come in, if not everybody.
+    pub(super) clients: Option<Arc<Clients>>,
+}
 
 /// Those of one listener. The first is the default.
 #[derive(Debug)]
 pub(super) struct Certificates(ArcSwap<Chains>);
+
+/// Checks the certificates of clients, which must have one.
+#[derive(Debug)]
+pub(super) struct Clients(ArcSwap<Verifier>);
 
 impl Doors {
     /// Reads all files.
@@ -31,12 +49,18 @@ impl Doors {
     /// # Errors
     /// A certificate or key that cannot be used.
     pub(super) fn new(listen: &[Listen]) -> Result<Self, ListenError> {
-        let door = |listen: &Listen| listen.tls.as_ref().map(|tls| chains(tls).map(Certificates::new)).transpose();
-        Ok(Self(listen.iter().map(door).collect::<Result<_, _>>()?))
+        let door = |listen: &Listen| {
+            let Some(tls) = &listen.tls else { return Ok(None) };
+            let (chains, verifier) = files(tls)?;
+            let certificates = Arc::new(Certificates(ArcSwap::from_pointee(chains)));
+            let clients = verifier.map(|verifier| Arc::new(Clients(ArcSwap::from_pointee(verifier))));
+            Ok(Some(Arc::new(Door { certificates, clients })))
+        };
+        Ok(Self(listen.iter().map(door).collect::<Result<_, ListenError>>()?))
     }
 
-    /// Those of the listener at this place of the file.
-    pub(super) fn certificates(&self, at: usize) -> Option<Arc<Certificates>> {
+    /// That of the listener at this place of the file.
+    pub(super) fn door(&self, at: usize) -> Option<Arc<Door>> {
         self.0.get(at).cloned().flatten()
     }
 
@@ -44,31 +68,43 @@ impl Doors {
     ///
     /// # Errors
     /// A certificate or key that cannot be used.
-    pub(super) fn read(listen: &[Listen]) -> Result<Vec<Option<Chains>>, ListenError> {
-        listen.iter().map(|listen| listen.tls.as_ref().map(chains).transpose()).collect()
+    pub(super) fn read(listen: &[Listen]) -> Result<Vec<Option<Read>>, ListenError> {
+        listen.iter().map(|listen| listen.tls.as_ref().map(files).transpose()).collect()
     }
 
     /// Shows these from the next handshake on.
-    pub(super) fn take(&self, read: Vec<Option<Chains>>) {
-        for (door, chains) in self.0.iter().zip(read) {
-            if let (Some(door), Some(chains)) = (door, chains) {
-                door.0.store(Arc::new(chains));
+    pub(super) fn take(&self, read: Vec<Option<Read>>) {
+        for (door, read) in self.0.iter().zip(read) {
+            let (Some(door), Some((chains, verifier))) = (door, read) else { continue };
+            door.certificates.0.store(Arc::new(chains));
+            if let (Some(clients), Some(verifier)) = (&door.clients, verifier) {
+                clients.0.store(Arc::new(verifier));
             }
         }
     }
 }
 
-impl Certificates {
-    fn new(chains: Chains) -> Arc<Self> {
-        Arc::new(Self(ArcSwap::from_pointee(chains)))
+fn files(tls: &Tls) -> Result<Read, ListenError> {
+    let chains = tls.certificates.iter().map(|files| read(files, tls.min_version)).collect::<Result<_, _>>()?;
+    Ok((chains, tls.client_ca.as_deref().map(authorities).transpose()?))
+}
+
+fn authorities(file: &Path) -> Result<Verifier, ListenError> {
+    let bad = |reason: String| ListenError::Tls { path: file.display().to_string(), reason };
+    let certificates = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad(error.to_string()))?;
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|error| bad(error.to_string()))?;
     }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+    builder.build().map_err(|error| bad(error.to_string()))
 }
 
-fn chains(tls: &Tls) -> Result<Chains, ListenError> {
-    tls.certificates.iter().map(|files| read(&files.cert, &files.key)).collect()
-}
-
-fn read(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, ListenError> {
+fn read(files: &Certificate, oldest: TlsVersion) -> Result<Arc<CertifiedKey>, ListenError> {
+    let (cert, key) = (files.cert.as_path(), files.key.as_path());
     let bad = |path: &Path, reason: String| ListenError::Tls { path: path.display().to_string(), reason };
     let chain = CertificateDer::pem_file_iter(cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -77,10 +113,32 @@ fn read(cert: &Path, key: &Path) -> Result<Arc<CertifiedKey>, ListenError> {
         return Err(bad(cert, "no certificates in it".to_owned()));
     }
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| bad(key, error.to_string()))?;
-    let signer = any_supported_type(&secret).map_err(|error| bad(key, error.to_string()))?;
+    let mut signer = any_supported_type(&secret).map_err(|error| bad(key, error.to_string()))?;
+    if oldest == TlsVersion::V13 {
+        signer = Arc::new(Only13(signer));
+    }
     let certified = CertifiedKey::new(chain, signer);
     certified.keys_match().map_err(|_| bad(key, format!("is not the key of {}", cert.display())))?;
     Ok(Arc::new(certified))
+}
+
+/// A key that no suite of TLS 1.2 can use, while 1.3 asks for the schemes alone: Pingora's listeners always offer both
+/// versions, and this refuses the old one in the handshake, with an alert.
+#[derive(Debug)]
+struct Only13(Arc<dyn SigningKey>);
+
+impl SigningKey for Only13 {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.0.choose_scheme(offered)
+    }
+
+    fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        SignatureAlgorithm::Anonymous
+    }
 }
 
 /// The first certificate that names the wanted host, else the first.
@@ -99,11 +157,53 @@ impl ResolvesServerCert for Certificates {
     }
 }
 
+impl ClientCertVerifier for Clients {
+    /// No hints: they would have to outlive a reload.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.0.load().verify_client_cert(leaf, chain, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.load().verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.load().verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.load().supported_verify_schemes()
+    }
+}
+
 /// Tells the metrics when each certificate of the config ends. The files were read and found good before.
 pub(super) fn tell_expiry(config: &Config, metrics: &Metrics) {
     let tls = config.listen.iter().filter_map(|listen| listen.tls.as_ref());
-    let served = tls.flat_map(|tls| &tls.certificates).map(|files| files.cert.as_path());
-    let ends = served.filter_map(|file| Some((file.display().to_string(), ends(file)?)));
+    let served = tls.flat_map(|tls| &tls.certificates);
+    let shown = config.providers.values().filter_map(|provider| provider.client_cert.as_ref());
+    let ends = served
+        .chain(shown)
+        .map(|files| files.cert.as_path())
+        .filter_map(|file| Some((file.display().to_string(), ends(file)?)));
     metrics.certificates(&ends.collect::<Vec<_>>());
 }
 

@@ -2,10 +2,12 @@
 //!
 //! Called once at start.
 
-use super::doors::Certificates;
+use super::doors::Door;
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::protocols::l4::stream::L4BufferSettings;
+use rustls::server::ResolvesServerCert;
+use rustls::server::danger::ClientCertVerifier;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -40,23 +42,23 @@ pub enum ListenError {
 ///
 /// # Errors
 /// When Pingora refuses the settings.
-pub(super) fn endpoint(
-    address: SocketAddr,
-    certificates: Option<Arc<Certificates>>,
-) -> Result<ListenerConfig, ListenError> {
+pub(super) fn endpoint(address: SocketAddr, door: Option<Arc<Door>>) -> Result<ListenerConfig, ListenError> {
     let mut options = TcpSocketOptions::default();
     options.so_reuseport = None;
     let endpoint = ListenerConfig::tcp(address.to_string())
         .tcp_socket_options(options)
         .l4_buffer(L4BufferSettings::new(READ_BUFFER_BYTES, WRITE_BUFFER_BYTES));
-    let Some(certificates) = certificates else { return Ok(endpoint) };
-    Ok(endpoint.tls(settings(certificates)?))
+    let Some(door) = door else { return Ok(endpoint) };
+    Ok(endpoint.tls(settings(&door)?))
 }
 
-pub(super) fn settings(certificates: Arc<Certificates>) -> Result<TlsSettings, ListenError> {
+pub(super) fn settings(door: &Door) -> Result<TlsSettings, ListenError> {
     let mut settings = TlsSettings::intermediate("", "")
         .map_err(|error| ListenError::Tls { path: "tls".to_owned(), reason: error.to_string() })?;
-    settings.set_cert_resolver(certificates);
+    settings.set_cert_resolver(Arc::clone(&door.certificates) as Arc<dyn ResolvesServerCert>);
+    if let Some(clients) = &door.clients {
+        settings.set_client_cert_verifier(Arc::clone(clients) as Arc<dyn ClientCertVerifier>);
+    }
     settings.enable_h2();
     Ok(settings)
 }

@@ -275,13 +275,13 @@ fn services(
     let mut entrances = [false, true].map(|h2c| (h2c, proxy(&conf, config, shared, h2c, None), Vec::new()));
     for (at, (listen, (address, socket))) in config.listen.iter().zip(bound.clients).enumerate() {
         if listen.proxy_protocol {
-            let tls = doors.certificates(at).map(listen::settings).transpose()?.map(TlsSettings::build);
+            let tls = doors.door(at).map(|door| listen::settings(&door)).transpose()?.map(TlsSettings::build);
             let mut service = proxy(&conf, config, shared, listen.h2c, Some(app::Front { tls }));
             service.add_listener(listen::endpoint(address, None)?);
             let sockets = vec![(address.to_string(), socket)];
             server.add_service(Entrance { service, sockets, closing: drain.closing.subscribe() });
         } else if let Some((_, service, sockets)) = entrances.iter_mut().find(|(h2c, ..)| *h2c == listen.h2c) {
-            service.add_listener(listen::endpoint(address, doors.certificates(at))?);
+            service.add_listener(listen::endpoint(address, doors.door(at))?);
             sockets.push((address.to_string(), socket));
         }
     }
@@ -326,6 +326,7 @@ fn proxy(
     options.h2c = h2c;
     options.h2_idle_timeout = Some(config.server.keepalive_timeout);
     proxy.server_options = Some(options);
+    proxy.h2_options = Some(app::http2());
     proxy.handle_init_modules();
     let name = if h2c { "clients (h2c)" } else { "clients" };
     let app = app::App::new(proxy, config.server.header_timeout);

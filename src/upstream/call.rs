@@ -103,7 +103,8 @@ impl Connections {
     /// # Errors
     /// [`Failure::Resolve`].
     pub async fn peers(&self, site: &Site) -> Result<Vec<HttpPeer>, Failure> {
-        match self.resolver.addresses(&site.url.host, site.url.port).await {
+        let (host, port) = site.way();
+        match self.resolver.addresses(host, port).await {
             Ok(addresses) => Ok(addresses.into_iter().map(|address| site.peer(address)).collect()),
             Err(error) => {
                 log::warn!(provider = site.provider.name.as_str(), error:%; "provider cannot be found");
@@ -153,7 +154,8 @@ impl Connections {
                 match timeout(share, connector.get_http_session(&peer)).await {
                     Ok(Ok((session, reused))) => {
                         if let Some(address) = peer._address.as_inet() {
-                            self.resolver.worked(&site.url.host, site.url.port, *address);
+                            let (host, port) = site.way();
+                            self.resolver.worked(host, port, *address);
                         }
                         return Ok((session, peer, reused));
                     }

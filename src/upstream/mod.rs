@@ -6,3 +6,4 @@ pub mod call;
 pub mod decode;
 pub mod resolve;
 pub mod site;
+mod tunnel;

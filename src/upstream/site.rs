@@ -2,16 +2,18 @@
 //!
 //! Made from the config at start and at reload. Reads the `ca:` file, touches nothing else.
 
-use crate::config::{Auth, BaseUrl, Http2, Origin, Provider};
+use super::tunnel::Tunnel;
+use crate::config::{Auth, BaseUrl, Certificate, Http2, Origin, Provider};
 use crate::protocol::Endpoint;
 use http::{HeaderName, HeaderValue, header};
+use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::ALPN;
 use pingora_core::protocols::l4::socket::SocketAddr as PeerAddress;
 use pingora_core::upstreams::peer::{HttpPeer, PeerOptions, Scheme};
-use pingora_core::utils::tls::{WrappedX509, parse_x509};
+use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use pingora_http::RequestHeader;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +29,7 @@ const H2_PING: Duration = Duration::from_secs(10);
 /// Pooled connections are dropped after this; most servers close idle ones after 60 s or more.
 const POOL_IDLE: Duration = Duration::from_secs(50);
 
-/// The `ca:` file cannot be used.
+/// The `ca:` or `client_cert:` file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {reason}")]
 pub struct BadRoots {
@@ -44,6 +46,8 @@ pub struct Site {
     pub url: BaseUrl,
     authority: HeaderValue,
     roots: Option<Arc<[WrappedX509]>>,
+    client_cert: Option<Arc<CertKey>>,
+    tunnel: Option<Arc<Tunnel>>,
     group: u64,
 }
 
@@ -51,7 +55,7 @@ impl Site {
     /// Reads what the provider needs; `demo` is the address of the built-in model.
     ///
     /// # Errors
-    /// When the `ca:` file holds no certificates.
+    /// When the `ca:` or `client_cert:` file holds no certificates.
     pub fn new(provider: Arc<Provider>, demo: Option<SocketAddr>) -> Result<Self, BadRoots> {
         let url = match (&provider.origin, demo) {
             (Origin::Url(url), _) => url.clone(),
@@ -62,10 +66,20 @@ impl Site {
         };
         let roots = provider.ca.as_deref().map(read_roots).transpose()?;
         let mut hasher = DefaultHasher::new();
-        (provider.name.as_str(), &provider.ca).hash(&mut hasher);
+        provider.name.hash(&mut hasher);
+        for root in roots.iter().flat_map(|roots| roots.iter()) {
+            root.borrow_raw_cert().hash(&mut hasher);
+        }
+        let client_cert =
+            provider.client_cert.as_ref().map(|files| read_client_cert(files, &mut hasher)).transpose()?;
+        let tunnel = provider.egress_proxy.as_ref().map(|proxy| {
+            // Behind the proxy's address the pool could not tell where a connection leads.
+            (proxy.host.as_str(), proxy.port, url.host.as_str(), url.port).hash(&mut hasher);
+            Arc::new(Tunnel::new(&provider.name, proxy, &url.host, url.port))
+        });
         let authority =
             HeaderValue::from_str(&authority(&url)).unwrap_or_else(|_| HeaderValue::from_static("upstream"));
-        Ok(Self { url, authority, roots, group: hasher.finish(), provider })
+        Ok(Self { url, authority, roots, client_cert, tunnel, group: hasher.finish(), provider })
     }
 
     /// `host` or `host:port`, as the `host` header wants it.
@@ -74,7 +88,16 @@ impl Site {
         self.authority.clone()
     }
 
-    /// The peer at one of the provider's addresses.
+    /// Whose name is looked up, and the port: the provider's, or its egress proxy's.
+    #[must_use]
+    pub fn way(&self) -> (&str, u16) {
+        match &self.provider.egress_proxy {
+            Some(proxy) => (&proxy.host, proxy.port),
+            None => (&self.url.host, self.url.port),
+        }
+    }
+
+    /// The peer at one of the provider's addresses, or behind one of its proxy's.
     #[must_use]
     pub fn peer(&self, address: SocketAddr) -> HttpPeer {
         let mut options = PeerOptions::new();
@@ -89,12 +112,13 @@ impl Site {
         options.h2_ping_interval = Some(H2_PING);
         options.idle_timeout = Some(POOL_IDLE);
         options.ca.clone_from(&self.roots);
+        options.custom_l4 = self.tunnel.clone().map(|tunnel| tunnel as Arc<dyn Connect + Send + Sync>);
         HttpPeer {
             _address: PeerAddress::Inet(address),
             scheme: if self.url.tls { Scheme::HTTPS } else { Scheme::HTTP },
             sni: self.url.host.clone(),
             proxy: None,
-            client_cert_key: None,
+            client_cert_key: self.client_cert.clone(),
             group_key: self.group,
             options,
         }
@@ -163,6 +187,26 @@ fn authority(url: &BaseUrl) -> String {
     let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let usual = if url.tls { 443 } else { 80 };
     if url.port == usual { host } else { format!("{host}:{}", url.port) }
+}
+
+/// What is shown tells connections apart, too: another certificate gets another connection.
+fn read_client_cert(files: &Certificate, hasher: &mut impl Hasher) -> Result<Arc<CertKey>, BadRoots> {
+    let bad = |path: &std::path::Path, reason: String| BadRoots { path: path.display().to_string(), reason };
+    let chain = CertificateDer::pem_file_iter(&files.cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad(&files.cert, error.to_string()))?;
+    // Pingora's parser panics where this one refuses.
+    let is_good = |der: &CertificateDer<'_>| rustls::server::ParsedCertificate::try_from(der).is_ok();
+    if chain.is_empty() || !chain.iter().all(is_good) {
+        return Err(bad(&files.cert, "holds no good certificate".to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad(&files.key, error.to_string()))?;
+    if PrivateKeyDer::try_from(key.secret_der()).is_err() {
+        return Err(bad(&files.key, "holds a key of a kind that is not known".to_owned()));
+    }
+    let chain: Vec<Vec<u8>> = chain.iter().map(|der| der.to_vec()).collect();
+    chain.hash(hasher);
+    Ok(Arc::new(CertKey::new(chain, key.secret_der().to_vec())))
 }
 
 fn read_roots(path: &std::path::Path) -> Result<Arc<[WrappedX509]>, BadRoots> {

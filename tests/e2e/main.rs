@@ -82,6 +82,7 @@ mod stalls;
 mod stateful;
 #[cfg(test)]
 mod timeline;
+mod tls;
 #[cfg(test)]
 mod trial;
 #[cfg(test)]

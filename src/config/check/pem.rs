@@ -27,6 +27,15 @@ impl Check<'_> {
         }
     }
 
+    /// A file with certificates that others can be checked against.
+    pub(super) fn roots(&mut self, path: &KeyPath, file: &Path) {
+        let chain = self.certificates(path, file);
+        let mut store = rustls::RootCertStore::empty();
+        if chain.into_iter().any(|certificate| store.add(certificate).is_err()) {
+            self.error(path, format!("{} holds a certificate that cannot be an authority", self.written(path)));
+        }
+    }
+
     /// A file with a private key that fits the chain, whose first certificate is the leaf.
     pub(super) fn private_key(&mut self, path: &KeyPath, file: &Path, chain: Vec<CertificateDer<'static>>) {
         let Some(text) = self.text(path, file) else { return };

@@ -4,7 +4,7 @@ use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::shape::nearest;
 use crate::config::word::{Header, SecretText, Word as _};
-use crate::config::{Auth, KeyBounds, Limits, Origin, Provider, Responses, Secret, raw};
+use crate::config::{Auth, EgressProxy, KeyBounds, Limits, Origin, Provider, Responses, Secret, raw};
 use crate::protocol::Endpoint;
 use http::{HeaderName, HeaderValue};
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ impl Check<'_> {
         if let Some(ca) = &ca {
             self.certificates(&path.key("ca"), ca);
         }
+        let client_cert = raw.client_cert.and_then(|raw| self.certificate(raw, &path.key("client_cert")));
+        let egress_proxy = raw.egress_proxy.and_then(|text| self.egress_proxy(&text, demo, &path.key("egress_proxy")));
         let allow_headers = self.allow_headers(raw.allow_headers, &auth, &path.key("allow_headers"));
         let pass_headers = self.pass_headers(raw.pass_headers, &path.key("pass_headers"));
         Provider {
@@ -80,10 +82,25 @@ impl Check<'_> {
             responses: raw.responses.map(responses).unwrap_or_default(),
             http2: raw.http2.unwrap_or_default(),
             ca,
+            client_cert,
+            egress_proxy,
             headers,
             allow_headers,
             pass_headers,
         }
+    }
+
+    fn egress_proxy(&mut self, text: &SecretText, demo: bool, path: &KeyPath) -> Option<EgressProxy> {
+        if demo {
+            self.error(path, "the built-in demo is reached without a proxy; remove it".to_owned());
+        }
+        let proxy = EgressProxy::read(text.0.expose());
+        if proxy.is_none() {
+            let message = "write http://host:port, or http://user:password@host:port with characters such as @ and / \
+                           in the password as %40 and %2F";
+            self.error(path, message.to_owned());
+        }
+        proxy
     }
 
     fn origin(

@@ -40,16 +40,24 @@ impl Check<'_> {
     }
 
     fn tls(&mut self, tls: raw::Tls, path: &KeyPath) -> Tls {
+        let client_ca = tls.client_ca.map(|ca| self.file(&ca.0));
+        if let Some(ca) = &client_ca {
+            self.roots(&path.key("client_ca"), ca);
+        }
+        let min_version = tls.min_version.unwrap_or_default();
         let mut certificates = Vec::new();
         for (at, raw) in tls.certificates.unwrap_or_default().into_iter().enumerate() {
             let path = path.key("certificates").item(at);
-            let (Some(cert), Some(key)) = (raw.cert, raw.key) else { continue };
-            let certificate = Certificate { cert: self.file(&cert.0), key: self.file(&key.0) };
-            let chain = self.certificates(&path.key("cert"), &certificate.cert);
-            self.private_key(&path.key("key"), &certificate.key, chain);
-            certificates.push(certificate);
+            certificates.extend(self.certificate(raw, &path));
         }
-        Tls { certificates }
+        Tls { certificates, min_version, client_ca }
+    }
+
+    pub(super) fn certificate(&mut self, raw: raw::Certificate, path: &KeyPath) -> Option<Certificate> {
+        let certificate = Certificate { cert: self.file(&raw.cert?.0), key: self.file(&raw.key?.0) };
+        let chain = self.certificates(&path.key("cert"), &certificate.cert);
+        self.private_key(&path.key("key"), &certificate.key, chain);
+        Some(certificate)
     }
 
     pub(super) fn admin(&mut self, admin: raw::Admin, listen: &[Listen]) -> Admin {

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::config::shape::NOT_BUILT;
+use crate::config::{EgressProxy, TlsVersion};
 use crate::shared;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A folder of its own for one test, gone afterwards.
 pub(super) struct Folder(pub(super) PathBuf);
@@ -136,6 +137,40 @@ fn c1_certificates_are_looked_at() {
     }
     let ca = parse(&least(&[("api_key:", "ca: text, api_key:")]), "weir.yaml", &env, &folder.0);
     assert!(lines(ca)[0].contains("providers.openai.ca: "));
+    let tls = |more: &str| {
+        let tls = format!("8080, tls: {{ certificates: [{{ cert: one.crt, key: one.key }}], {more} }}");
+        parse(&least(&[("8080", &tls)]), "weir.yaml", &env, &folder.0)
+    };
+    let config = tls("min_version: \"1.3\", client_ca: one.crt").unwrap().config;
+    let read = config.listen[0].tls.as_ref().unwrap();
+    assert_eq!((read.min_version, read.client_ca.as_ref()), (TlsVersion::V13, Some(&folder.0.join("one.crt"))));
+    assert!(lines(tls("client_ca: text"))[0].contains("tls.client_ca: "));
+    assert!(lines(tls("min_version: \"1.1\""))[0].contains("tls.min_version: "));
+    let shown = |cert: &str| {
+        let settings = format!("client_cert: {{ {cert} }}, api_key:");
+        parse(&least(&[("api_key:", &settings)]), "weir.yaml", &env, &folder.0)
+    };
+    assert!(shown("cert: one.crt, key: one.key").unwrap().config.providers["openai"].client_cert.is_some());
+    assert!(lines(shown("cert: one.crt, key: two.key"))[0].contains("providers.openai.client_cert.key: "));
+}
+
+#[test]
+fn c1_an_egress_proxy_is_an_http_one() {
+    let read = |text: &str| EgressProxy::read(text).map(|proxy| (proxy.host, proxy.port, proxy.authorization));
+    let secret = |text: &str| Some(Secret::new(text.to_owned()));
+    assert_eq!(read("http://proxy"), Some(("proxy".to_owned(), 80, None)));
+    assert_eq!(read("http://[::1]:3128/"), Some(("::1".to_owned(), 3128, None)));
+    assert_eq!(read("http://a:b%40c%3A@p:1"), Some(("p".to_owned(), 1, secret("Basic YTpiQGM6"))));
+    assert_eq!(read("http://a@p:1"), Some(("p".to_owned(), 1, secret("Basic YTo="))));
+    for bad in
+        ["", "proxy:3128", "https://proxy", "socks5://proxy", "http://", "http://p/path", "http://p?q", "http://a:b@"]
+    {
+        assert_eq!(read(bad), None, "{bad}");
+    }
+    let report =
+        parse(&least(&[("api_key:", "egress_proxy: \"https://me:sk-CANARY@p\", api_key:")]), "w", &env, Path::new(""));
+    let lines = lines(report);
+    assert!(lines[0].contains("providers.openai.egress_proxy: ") && !lines[0].contains("CANARY"), "{lines:?}");
 }
 
 /// Issue 2: the example of the design yields nothing but "not built yet".
@@ -147,6 +182,9 @@ fn c1_example_of_the_design() {
     folder.put("tls.crt", &pair.cert.pem());
     folder.put("tls.key", &pair.signing_key.serialize_pem());
     folder.put("internal-ca.pem", &pair.cert.pem());
+    folder.put("clients.pem", &pair.cert.pem());
+    folder.put("c.crt", &pair.cert.pem());
+    folder.put("c.key", &pair.signing_key.serialize_pem());
     folder.put("openai-2.key", "sk-2\n");
     folder.put("prices.yaml", "prices: []\n");
     folder.put("litellm.json", r#"{"gpt-5.6-sol": {"litellm_provider": "openai", "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}}"#);

@@ -102,6 +102,13 @@ impl Client {
         Self::tls_over(socket, pki).await
     }
 
+    /// `None`: the handshake failed.
+    pub(crate) async fn try_connect_tls(weir: &Weir, tls: tokio_rustls::TlsConnector) -> Option<Self> {
+        let socket = within("a connection", TcpStream::connect(weir.address)).await.expect("a connection");
+        let name = "localhost".try_into().expect("a name");
+        within("TLS", tls.connect(name, socket)).await.ok().map(Self::over)
+    }
+
     /// TLS on a connection that has said something before.
     pub(crate) async fn tls_over(socket: TcpStream, pki: &Pki) -> Self {
         let name = "localhost".try_into().expect("a name");

@@ -184,6 +184,11 @@ impl Upstream {
         Self::listen(default, Some(pki.acceptor(&[b"http/1.1"]))).await
     }
 
+    /// The same for those only who show a certificate of this authority.
+    pub(crate) async fn start_strict(default: Reply, pki: &Pki) -> Self {
+        Self::listen(default, Some(pki.strict_acceptor())).await
+    }
+
     async fn listen(default: Reply, tls: Option<tokio_rustls::TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
