@@ -12,7 +12,7 @@ async fn is_served(weir: &Weir, tls: tokio_rustls::TlsConnector) -> bool {
         return false;
     }
     let Some(head) = within("an answer or an end", client.try_head()).await else { return false };
-    head.status == 200 && client.rest().await == chat_ok().as_bytes()
+    head.status == 200 && client.rest().await == chat_seen().as_bytes()
 }
 
 fn listener(folder: &std::path::Path, pki: &Pki, more: &str) -> String {
@@ -64,14 +64,14 @@ async fn tls_client_cert_is_shown_to_the_provider() {
     let folder = tempfile::tempdir().unwrap();
     let [ca, cert, key] = pki.write(folder.path());
     let upstream = Upstream::start_strict(Reply::stream(chat_ok()), &pki).await;
-    for (shown, status) in [(true, 200), (false, 502)] {
+    for shown in [true, false] {
         let mut settings = format!("ca: \"{}\"", ca.display());
         if shown {
             let _ = write!(settings, ", client_cert: {{ cert: \"{}\", key: \"{}\" }}", cert.display(), key.display());
         }
         let weir = Setup::with_provider(&upstream.url(), &settings).start().await;
         let answer = weir.post(CHAT, CHAT_ASK).await;
-        assert_eq!(answer.status() == 200, shown, "{status}: {} {}", answer.text(), weir.said());
+        assert_eq!(answer.status() == 200, shown, "{} {}", answer.text(), weir.said());
         assert_eq!(upstream.count(), 1, "only who shows one is heard");
         let ends = weir.metric("weir_certificate_expiry_timestamp_seconds", &["cert.pem"]).await;
         assert_eq!(ends > 1_700_000_000.0, shown);
@@ -94,7 +94,7 @@ async fn egress_proxy_is_the_way_to_the_provider() {
         let weir = Setup::with_provider(&url, &settings).start().await;
         for _ in 0..2 {
             let answer = weir.post(CHAT, CHAT_ASK).await;
-            assert_eq!((answer.status(), answer.text()), (200, chat_ok()), "{url}: {}", weir.said());
+            assert_eq!((answer.status(), answer.text()), (200, chat_seen()), "{url}: {}", weir.said());
         }
         let place = url.split("//").nth(1).unwrap();
         let credentials = match user {
@@ -128,7 +128,7 @@ async fn egress_proxy_that_refuses_fails_the_attempt_and_the_next_target_answers
             .start()
             .await;
         let received = weir.post(CHAT, CHAT_ASK).await;
-        assert_eq!((received.status(), received.text()), (200, chat_ok()), "{answer}");
+        assert_eq!((received.status(), received.text()), (200, chat_seen()), "{answer}");
         let tries = tries(&weir.record(received.id()).await);
         assert!(tries.first().unwrap().starts_with("up:connect"), "{answer}: {tries:?}");
         let said = weir.said();
