@@ -126,7 +126,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Usage(usage) => commands::usage(usage),
         Command::Ledger { command } => commands::ledger(command),
         Command::Keys { command } => commands::keys(command),
-        Command::Test(test) => commands::test(test),
+        Command::Test(test) => commands::test(&test),
         Command::Import { from } => commands::import(&from),
         Command::Completions { shell } => {
             let mut out = Vec::new();

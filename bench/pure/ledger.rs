@@ -112,6 +112,7 @@ fn open_row(id: Uuid) -> OpenRow {
 fn record(id: Uuid) -> Record {
     Record {
         id,
+        trace: None,
         client_request_id: Some("client's".to_owned()),
         upstream_request_id: Some("req_1".to_owned()),
         answer_id: Some("msg_1".to_owned()),

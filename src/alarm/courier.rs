@@ -103,6 +103,7 @@ impl Courier {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a socket address, not a name: it cannot block")]
 fn peer(webhook: &Webhook, address: SocketAddr) -> HttpPeer {
     let mut peer = HttpPeer::new(address, webhook.tls, webhook.host.clone());
     peer.options.alpn = ALPN::H1;

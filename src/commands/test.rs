@@ -36,7 +36,7 @@ fn protocol(word: &str) -> Result<Protocol, String> {
 }
 
 /// Tries all targets; succeeds if all work.
-pub(crate) fn test(test: Test) -> anyhow::Result<ExitCode> {
+pub(crate) fn test(test: &Test) -> anyhow::Result<ExitCode> {
     let loaded = config::load(&test.config).map_err(|report| anyhow::anyhow!("the config has mistakes\n{report}"))?;
     let model = loaded.config.model(&test.model).with_context(|| {
         let names: Vec<&str> = loaded.config.models.iter().map(|model| model.name.as_str()).collect();

@@ -37,7 +37,8 @@ pub use limits::{
 };
 pub use model::{Affinity, Health, Keepalive, Model, OnClientGone, Retry, StatusRange, Style, Target, Timeouts, When};
 pub use provider::{
-    Auth, BaseUrl, EgressProxy, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, Responses, StreamErrors, UsageChunk,
+    Auth, BaseUrl, EgressProxy, ErrorBodies, Http2, KeyBounds, Origin, PriceTier, Provider, Responses, StreamErrors,
+    UsageChunk,
 };
 pub use schema::schema;
 pub use secret::Secret;

@@ -77,7 +77,7 @@ mod tests {
         assert!(!load.has_room(now, &bounds, 1), "10 and 95");
         let third = load.take(now, &bounds, 0).unwrap();
         load.settle(now, third, 0);
-        assert!(!load.has_room(now, &Limits { tpm: None, ..bounds }, 0), "three requests");
+        assert!(!load.has_room(now, &Limits { tpm: None, ..bounds.clone() }, 0), "three requests");
         assert_eq!(load.take(now, &Limits::default(), 1), None);
         assert!(load.has_room(now + Duration::from_secs(61), &bounds, 1_000), "alone in its minute");
     }

@@ -30,10 +30,10 @@ impl Drop for Receiver {
 
 impl Receiver {
     async fn start() -> Self {
-        Self::listen(TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await
+        Self::listen(TcpListener::bind("127.0.0.1:0").await.expect("a free port"))
     }
 
-    async fn listen(listener: TcpListener) -> Self {
+    fn listen(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("an address");
         let spans = Arc::new(Mutex::new(Vec::new()));
         let into = Arc::clone(&spans);
@@ -104,7 +104,7 @@ fn text(attributes: &[KeyValue]) -> BTreeMap<String, String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    const_hex::encode(bytes)
 }
 
 fn pairs(all: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -237,6 +237,6 @@ async fn otlp_a_receiver_that_is_away_costs_no_stream() {
     until("the log to say so", || weir.said().contains("spans cannot be sent to the OTLP receiver")).await;
     assert_eq!(weir.metric("weir_otlp_dropped_spans_total", &[]).await, 0.0, "they wait");
     // It comes back and gets all of them.
-    let receiver = Receiver::listen(TcpListener::bind(address).await.expect("the same port")).await;
+    let receiver = Receiver::listen(TcpListener::bind(address).await.expect("the same port"));
     receiver.spans(40).await;
 }
