@@ -130,6 +130,7 @@ async fn g1_l1_no_secret_and_no_content_is_in_any_file_page_or_metric() {
     let made = admin("POST", "/api/keys", r#"{"name":"made","tag":"t"}"#).await;
     assert_eq!(made.status(), 201, "{}", made.text());
     let minted = made.json()["secret"].as_str().unwrap().to_owned();
+    until("the key to be in force", || weir.said().contains("the key store changed")).await;
     let mut pages = String::new();
     let mut ids = Vec::new();
     for (dialect, key) in Dialect::ALL.into_iter().flat_map(|dialect| [(dialect, CLIENT), (dialect, minted.as_str())]) {
