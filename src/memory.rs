@@ -6,8 +6,8 @@
 //! glibc gives blocks from 128 KiB on back as soon as they are freed, but raises that bound to the
 //! largest one it has freed (up to 32 MiB): after some large request bodies they stay resident for
 //! ever, which `max_memory` would take for load. Only the environment at the start fixes the bound.
-//! After 120 bodies of 31 MiB, 8 at a time: 293 MiB and growing without it, 20 MiB with it, for 15 %
-//! more processor time on such a body.
+//! After 120 bodies of 31 MiB, 8 at a time: 293 MiB and growing without it, 20 MiB with the first of
+//! the two variables, for 13 to 30 % more processor time on such a body (on a busy machine).
 
 /// Blocks from here on have pages of their own; what is held for each stream is smaller.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
