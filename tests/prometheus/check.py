@@ -45,6 +45,7 @@ UNUSUAL = {
     "weir_gate_overflow_total", "weir_events_malformed_total", "weir_usage_anomalies_total", "weir_usage_missing_total",
     "weir_web_searches_total", "weir_keepalives_total", "weir_sink_connected", "weir_sink_pending_records",
     "weir_sink_lag_seconds", "weir_config_reload_total", "weir_certificate_expiry_timestamp_seconds", 'kind="cache_read"',
+    "weir_limit_rejections_total", "weir_limit_store_up", "weir_otlp_dropped_spans_total",
 }
 
 failures = []
