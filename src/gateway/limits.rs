@@ -66,6 +66,10 @@ async fn claim(exchange: &mut Exchange, key: &Arc<Key>, admitted: Option<&Admitt
 
 /// What a request is likely to use: its input by the body's length, all the output it may ask for.
 fn ask(exchange: &Exchange, admitted: &Admitted) -> Ask {
+    if admitted.stored.is_some() {
+        // What is stored was paid for, or is booked without a reservation when it has ended.
+        return Ask::NOTHING;
+    }
     let facts = &admitted.facts;
     let model = &admitted.route.model;
     let choices = u64::from(facts.n.unwrap_or(1));

@@ -194,7 +194,7 @@ pub(super) fn head(
     length: usize,
     headers: &HeaderMap,
 ) -> pingora_core::Result<RequestHeader> {
-    let path = target.site.raw_path(&call.path, query);
+    let path = target.site.stored_path(&call.path, query);
     let mut head = RequestHeader::build(call.method.clone(), path.as_bytes(), Some(headers.len() + 4))?;
     head.insert_header(header::HOST, target.site.authority())?;
     for (name, value) in headers {

@@ -136,6 +136,23 @@ impl Site {
         self.with_query(path, own_query, client_query)
     }
 
+    /// The path and query of a call to a stored object (A12): below the provider's own `paths.responses` if it has one.
+    #[must_use]
+    pub fn stored_path(&self, path: &str, client_query: Option<&str>) -> String {
+        const USUAL: &str = "/responses";
+        let Some(own) = self.provider.paths.get(&Endpoint::Responses) else {
+            return self.raw_path(path, client_query);
+        };
+        let (own, query) = own.split_once('?').unwrap_or((own, ""));
+        let path = match (path.strip_prefix(Endpoint::Responses.path()), own.strip_suffix(USUAL)) {
+            (Some(rest), _) => format!("{own}{rest}"),
+            // Conversations lie beside responses, wherever those are.
+            (None, Some(folder)) => format!("{folder}{}", path.strip_prefix("/v1").unwrap_or(path)),
+            (None, None) => return self.raw_path(path, client_query),
+        };
+        self.with_query(path, Some(query), client_query)
+    }
+
     /// The path and query of an unrouted call (A10).
     #[must_use]
     pub fn raw_path(&self, path: &str, client_query: Option<&str>) -> String {

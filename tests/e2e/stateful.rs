@@ -173,6 +173,58 @@ async fn a12_conversations_are_kept_alike() {
 }
 
 #[tokio::test]
+async fn a12_g2_a_call_to_a_stored_object_reserves_no_tokens() {
+    let upstream = Upstream::start(Reply::stream(resp_ok())).await;
+    // Without a maximum a new response reserves all of the minute: after one that used some, the next has to wait.
+    let weir = Setup::new(&upstream.url()).own_key("tpm: 1000").start().await;
+    let made = weir.post(RESPONSES, RESP.ask()).await;
+    assert_eq!(made.status(), 200);
+    weir.record(made.id()).await;
+    assert_eq!(weir.post(RESPONSES, RESP.ask()).await.status(), 429);
+    upstream.set_default(Reply::json(200, (RESP.json)()));
+    assert_eq!(weir.call("GET", "/v1/responses/resp_abc", &[]).await.status(), 200);
+    assert_eq!(weir.call("POST", "/v1/responses/resp_abc/cancel", &[]).await.status(), 200);
+    assert_eq!(weir.call("DELETE", "/v1/responses/resp_abc", &[]).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a12_f8_stored_objects_lie_below_the_providers_own_path() {
+    for (own, responses, conversations) in [
+        ("/openai/v1/responses?api-version=preview", "/openai/v1/responses", "/openai/v1/conversations"),
+        ("/answers?api-version=preview", "/answers", ""),
+    ] {
+        let upstream = Upstream::start(Reply::stream(resp_ok())).await;
+        let paths = format!("paths: {{ responses: \"{own}\" }}");
+        let weir = Setup::with_provider(&upstream.url(), &paths).start().await;
+        assert_eq!(weir.post(RESPONSES, RESP.ask()).await.status(), 200);
+        upstream.set_default(Reply::json(200, r#"{"id":"conv_1","object":"conversation"}"#));
+        let mut seen = 1;
+        for (method, path, wanted) in [
+            ("GET", "/v1/responses/resp_abc?x=1", format!("{responses}/resp_abc?api-version=preview&x=1")),
+            (
+                "GET",
+                "/v1/responses/resp_abc/input_items",
+                format!("{responses}/resp_abc/input_items?api-version=preview"),
+            ),
+            ("POST", "/v1/responses/resp_abc/cancel", format!("{responses}/resp_abc/cancel?api-version=preview")),
+            (
+                "POST",
+                "/v1/conversations",
+                match conversations {
+                    "" => "/v1/conversations".to_owned(),
+                    beside => format!("{beside}?api-version=preview"),
+                },
+            ),
+            ("DELETE", "/v1/responses/resp_abc", format!("{responses}/resp_abc?api-version=preview")),
+        ] {
+            assert_eq!(weir.call(method, path, &[]).await.status(), 200, "{method} {path}");
+            assert_eq!(upstream.request(seen).await.path, wanted);
+            seen += 1;
+        }
+    }
+}
+
+#[tokio::test]
 async fn g4_a12_gateways_that_share_postgresql_share_the_map() {
     let mut postgres = Postgres::start().await;
     let upstream = Upstream::start(Reply::stream(resp_ok())).await;
