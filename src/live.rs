@@ -102,7 +102,8 @@ fn route(config: &Config, model: &Arc<Model>, sites: &BTreeMap<String, Arc<Site>
         }))
     });
     let plans = Protocol::ALL.map(|protocol| Arc::new(plan(config, model, protocol)));
-    Route { name: Arc::from(model.name.as_str()), plans, targets: targets.collect(), model: Arc::clone(model) }
+    let (name, targets) = (Arc::from(model.name.as_str()), targets.collect());
+    Route { name, plans, targets, model: Arc::clone(model), account: None }
 }
 
 /// Who is asked for the health of each of a provider's keys: the key itself, so that one that replaces a refused

@@ -64,7 +64,9 @@ impl Gateway {
             let Choice { target, permit, .. } = choice;
             drop(permit);
             // A1: a provider may have other keys that still work.
-            let other_key = matches!(failure, Failure::Account(_)) && target.has_account(Instant::now());
+            let other_key = matches!(failure, Failure::Account(_))
+                && admitted.route.account.is_none()
+                && target.has_account(Instant::now());
             if !other_key {
                 tried.push(Arc::clone(&target));
             }

@@ -148,7 +148,7 @@ pub(super) async fn bound(
         let near = |target: &&Arc<Target>| target.config.provider.name == provider;
         let home = route.targets.iter().find(of).or_else(|| route.targets.iter().find(near));
         let home = Arc::clone(home.ok_or(Reason::StoredNotFound { param })?);
-        route = Arc::new(route.only(vec![home]));
+        route = Arc::new(route.home(home, &owner.account));
     }
     if facts.background {
         let takes = |target: &&Arc<Target>| target.config.provider.responses.background;
@@ -172,7 +172,7 @@ fn at_home(exchange: &Exchange, owner: &Owner) -> Option<Arc<Route>> {
     let of = |route: &Arc<Route>| route.targets.iter().find(|target| *target.word == owner.target).map(Arc::clone);
     let own = exchange.live.route(&owner.model).and_then(|route| Some((route, of(route)?)));
     let (route, target) = own.or_else(|| exchange.live.models().find_map(|route| Some((route, of(route)?))))?;
-    Some(Arc::new(route.only(vec![target])))
+    Some(Arc::new(route.home(target, &owner.account)))
 }
 
 /// Where a conversation is made that names no model: at the first target of the key's first model.
@@ -320,9 +320,11 @@ fn keep(exchange: &mut Exchange, admitted: &Admitted, target: &Target, id: &str,
     if admitted.facts.store == Some(false) {
         return;
     }
+    let account = exchange.aim.as_ref().map_or("", |aim| target.site.fingerprint(aim.account));
     let owner = Owner {
         key: admitted.key.name.clone(),
         target: target.word.to_string(),
+        account: account.to_owned(),
         model: admitted.route.name.to_string(),
         unsettled,
     };

@@ -3,16 +3,20 @@
 //! Called by the map's thread alone. Touches the file.
 
 use super::Owner;
-use rusqlite::{Connection, OptionalExtension as _, Result, params};
+use rusqlite::{Connection, OptionalExtension as _, Result, TransactionBehavior, params};
 use std::path::Path;
 use std::time::Duration;
 
 const BUSY: Duration = Duration::from_secs(5);
-const TABLES: &str = "CREATE TABLE IF NOT EXISTS owners (
+/// What each version of the file has added, counted by its `user_version`. The first files had none.
+const STEPS: [&str; 2] = [
+    "CREATE TABLE IF NOT EXISTS owners (
     id TEXT PRIMARY KEY, key TEXT NOT NULL, target TEXT NOT NULL, model TEXT NOT NULL, unsettled INTEGER NOT NULL,
     until INTEGER NOT NULL, shared INTEGER NOT NULL DEFAULT 0) STRICT;
     CREATE INDEX IF NOT EXISTS owners_until ON owners (until);
-    CREATE INDEX IF NOT EXISTS owners_unshared ON owners (id) WHERE shared = 0";
+    CREATE INDEX IF NOT EXISTS owners_unshared ON owners (id) WHERE shared = 0",
+    "ALTER TABLE owners ADD COLUMN account TEXT NOT NULL DEFAULT ''",
+];
 
 /// One row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +35,11 @@ impl Local {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)?;
         }
-        let connection = Connection::open(path)?;
+        let mut connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "full")?;
-        connection.execute_batch(TABLES)?;
+        migrate(&mut connection)?;
         Ok(Self(connection))
     }
 
@@ -43,22 +47,20 @@ impl Local {
     pub(super) fn keep(&mut self, rows: &[Row], shared: bool) -> Result<()> {
         let transaction = self.0.transaction()?;
         {
-            let sql = "INSERT OR REPLACE INTO owners (id, key, target, model, unsettled, until, shared)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+            let sql = "INSERT OR REPLACE INTO owners (id, key, target, account, model, unsettled, until, shared)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
             let mut insert = transaction.prepare_cached(sql)?;
             for Row { id, owner, until } in rows {
-                insert.execute(params![id, owner.key, owner.target, owner.model, owner.unsettled, until, shared])?;
+                let Owner { key, target, account, model, unsettled } = owner;
+                insert.execute(params![id, key, target, account, model, unsettled, until, shared])?;
             }
         }
         transaction.commit()
     }
 
     pub(super) fn find(&self, id: &str, now: i64) -> Result<Option<Owner>> {
-        let sql = "SELECT key, target, model, unsettled FROM owners WHERE id = ?1 AND until > ?2";
-        let read = |row: &rusqlite::Row<'_>| {
-            Ok(Owner { key: row.get(0)?, target: row.get(1)?, model: row.get(2)?, unsettled: row.get(3)? })
-        };
-        self.0.prepare_cached(sql)?.query_row(params![id, now], read).optional()
+        let sql = "SELECT key, target, account, model, unsettled FROM owners WHERE id = ?1 AND until > ?2";
+        self.0.prepare_cached(sql)?.query_row(params![id, now], owner).optional()
     }
 
     /// Answers whether it was unsettled.
@@ -78,11 +80,8 @@ impl Local {
 
     /// Some of those that PostgreSQL lacks.
     pub(super) fn unshared(&self) -> Result<Vec<Row>> {
-        let sql = "SELECT id, key, target, model, unsettled, until FROM owners WHERE shared = 0 LIMIT 500";
-        let read = |row: &rusqlite::Row<'_>| {
-            let owner = Owner { key: row.get(1)?, target: row.get(2)?, model: row.get(3)?, unsettled: row.get(4)? };
-            Ok(Row { id: row.get(0)?, owner, until: row.get(5)? })
-        };
+        let sql = "SELECT key, target, account, model, unsettled, id, until FROM owners WHERE shared = 0 LIMIT 500";
+        let read = |row: &rusqlite::Row<'_>| Ok(Row { id: row.get(5)?, owner: owner(row)?, until: row.get(6)? });
         self.0.prepare_cached(sql)?.query_map([], read)?.collect()
     }
 
@@ -93,4 +92,22 @@ impl Local {
         }
         transaction.commit()
     }
+}
+
+/// Its first five columns.
+fn owner(row: &rusqlite::Row<'_>) -> Result<Owner> {
+    let (key, target, account) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    Ok(Owner { key, target, account, model: row.get(3)?, unsettled: row.get(4)? })
+}
+
+/// Brings the file to the last version; a newer one is left as it is.
+fn migrate(connection: &mut Connection) -> Result<()> {
+    // Two processes may open it at once during an upgrade.
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let version: u32 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    for (step, sql) in (1..).zip(STEPS).skip_while(|(step, _)| *step <= version) {
+        transaction.execute_batch(sql)?;
+        transaction.pragma_update(None, "user_version", step)?;
+    }
+    transaction.commit()
 }

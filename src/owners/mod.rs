@@ -33,6 +33,9 @@ pub struct Owner {
     pub key: String,
     /// `provider/model`, as targets are named.
     pub target: String,
+    /// Which of the provider's keys it was made with, as [`crate::upstream::site::Site::fingerprint`] tells it: what
+    /// is stored belongs to that account. Empty if the provider has none, or it was made before this was kept.
+    pub account: String,
     /// The public model; empty for a conversation that was made without one.
     pub model: String,
     /// Its usage still has to be booked: it runs in the background.

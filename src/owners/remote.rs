@@ -17,7 +17,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const LOCK: i64 = 0x776f_776e;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS weir_owners (
     id text PRIMARY KEY, key text NOT NULL, target text NOT NULL, model text NOT NULL, unsettled boolean NOT NULL,
-    until bigint NOT NULL)";
+    until bigint NOT NULL);
+    ALTER TABLE weir_owners ADD COLUMN IF NOT EXISTS account text NOT NULL DEFAULT ''";
 
 /// Where it is, and the connection while there is one.
 pub(super) struct Remote {
@@ -41,25 +42,24 @@ impl Remote {
         let columns = |pick: fn(&Row) -> &str| rows.iter().map(pick).collect::<Vec<_>>();
         let (ids, keys) = (columns(|row| &row.id), columns(|row| &row.owner.key));
         let (targets, models) = (columns(|row| &row.owner.target), columns(|row| &row.owner.model));
+        let accounts = columns(|row| &row.owner.account);
         let unsettled: Vec<bool> = rows.iter().map(|row| row.owner.unsettled).collect();
         let until: Vec<i64> = rows.iter().map(|row| row.until).collect();
         self.with(async |client| {
-            let sql = "INSERT INTO weir_owners SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], \
-                $5::boolean[], $6::bigint[]) ON CONFLICT (id) DO NOTHING";
-            client.execute(sql, &[&ids, &keys, &targets, &models, &unsettled, &until]).await.map(drop)
+            let sql = "INSERT INTO weir_owners (id, key, target, account, model, unsettled, until) \
+                SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], \
+                $6::boolean[], $7::bigint[]) ON CONFLICT (id) DO NOTHING";
+            client.execute(sql, &[&ids, &keys, &targets, &accounts, &models, &unsettled, &until]).await.map(drop)
         })
         .await
     }
 
     pub(super) async fn find(&mut self, id: &str) -> Result<Option<Row>, SinkError> {
         self.with(async |client| {
-            let sql = "SELECT key, target, model, unsettled, until FROM weir_owners WHERE id = $1 AND until > $2";
+            let sql = "SELECT key, target, account, model, unsettled, until FROM weir_owners \
+                WHERE id = $1 AND until > $2";
             let row = client.query_opt(sql, &[&id, &now()]).await?;
-            Ok(row.map(|row| Row {
-                id: id.to_owned(),
-                owner: Owner { key: row.get(0), target: row.get(1), model: row.get(2), unsettled: row.get(3) },
-                until: row.get(4),
-            }))
+            Ok(row.map(|row| Row { id: id.to_owned(), owner: owner(&row), until: row.get(5) }))
         })
         .await
     }
@@ -120,4 +120,9 @@ async fn connect(connector: &Connector) -> Result<(Client, JoinHandle<()>), Sink
     transaction.batch_execute(TABLE).await?;
     transaction.commit().await?;
     Ok((client, driver))
+}
+
+/// Its first five columns.
+fn owner(row: &tokio_postgres::Row) -> Owner {
+    Owner { key: row.get(0), target: row.get(1), account: row.get(2), model: row.get(3), unsettled: row.get(4) }
 }

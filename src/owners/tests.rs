@@ -18,7 +18,25 @@ ledger: {{ path: \"{}/weir.db\" }}
 }
 
 fn owner(key: &str, unsettled: bool) -> Owner {
-    Owner { key: key.to_owned(), target: "up/m".to_owned(), model: "m".to_owned(), unsettled }
+    let (key, target, account, model) = (key.to_owned(), "up/m".to_owned(), "1f".to_owned(), "m".to_owned());
+    Owner { key, target, account, model, unsettled }
+}
+
+/// Files of the first version have no account.
+#[tokio::test]
+async fn a12_a_file_of_an_older_version_is_read_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = "CREATE TABLE owners (id TEXT PRIMARY KEY, key TEXT NOT NULL, target TEXT NOT NULL, \
+        model TEXT NOT NULL, unsettled INTEGER NOT NULL, until INTEGER NOT NULL, shared INTEGER NOT NULL DEFAULT 0) STRICT;
+        INSERT INTO owners VALUES ('resp_old', 'a', 'up/m', 'm', 1, 99999999999, 1);";
+    rusqlite::Connection::open(beside(&folder.path().join("weir.db"))).unwrap().execute_batch(first).unwrap();
+    for _ in 0..2 {
+        let owners = open(folder.path());
+        let old = Owner { account: String::new(), ..owner("a", true) };
+        assert_eq!(owners.find("resp_old").await, Ok(Some(old)));
+        owners.keep("resp_new", owner("b", false), Duration::from_hours(1)).done().await;
+        assert_eq!(owners.find("resp_new").await, Ok(Some(owner("b", false))));
+    }
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ pub struct Route {
     pub plans: [Arc<Plan>; 3],
     /// In the order of the file.
     pub targets: Vec<Arc<Target>>,
+    /// Which of its provider's keys has to be used, where something is stored under one (A12).
+    pub account: Option<usize>,
 }
 
 /// One place that can serve a model.
@@ -94,12 +96,13 @@ impl Target {
     }
 
     /// A key that bears the request: one that does not cool down, if there is one, and by weight.
-    fn account(&self, now: Instant, tokens: u64) -> Option<usize> {
+    fn account(&self, now: Instant, tokens: u64, only: Option<usize>) -> Option<usize> {
         const UNBOUNDED: &KeyBounds = &KeyBounds { weight: 1, limits: Limits::NONE };
         let bounds = |at: usize| self.config.provider.key_bounds.get(at).unwrap_or(UNBOUNDED);
         let bears = self.accounts.iter().enumerate().filter(|(at, account)| {
             let bounds = &bounds(*at).limits;
-            (bounds.rpm.is_none() && bounds.tpm.is_none()) || account.has_room(now, bounds, tokens)
+            only.is_none_or(|only| only == *at)
+                && (bounds.rpm.is_none() && bounds.tpm.is_none() || account.has_room(now, bounds, tokens))
         });
         let draw = |at: usize| weighted(fastrand::u64(..), bounds(at).weight);
         bears.map(|(at, account)| (account.is_cooling(now), draw(at), at)).min().map(|(.., at)| at)
@@ -121,7 +124,7 @@ impl Route {
         let mut order: Vec<_> = on.map(|target| (rank(target, now, affinity, tried), target)).collect();
         order.sort_by_key(|(rank, _)| *rank);
         order.into_iter().find_map(|(_, target)| {
-            let account = target.account(now, tokens)?;
+            let account = target.account(now, tokens, self.account)?;
             let permit = target.health.enter(target.config.max_concurrent, now)?;
             let part = target.take(account, now, tokens);
             Some(Choice { target: Arc::clone(target), account, part, permit })
@@ -132,7 +135,14 @@ impl Route {
     #[must_use]
     pub fn only(&self, targets: Vec<Arc<Target>>) -> Self {
         let (model, name, plans) = (Arc::clone(&self.model), Arc::clone(&self.name), self.plans.clone());
-        Self { model, name, plans, targets }
+        Self { model, name, plans, targets, account: self.account }
+    }
+
+    /// The same at one target, with the key of that fingerprint while the provider has it (A12).
+    #[must_use]
+    pub fn home(&self, target: Arc<Target>, fingerprint: &str) -> Self {
+        let account = target.site.account(fingerprint);
+        Self { account, ..self.only(vec![target]) }
     }
 
     /// Whether every target is switched off (C2).

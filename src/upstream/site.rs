@@ -14,6 +14,7 @@ use pingora_core::utils::tls::{CertKey, WrappedX509, parse_x509};
 use pingora_http::RequestHeader;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest as _, Sha256};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct Site {
     client_cert: Option<Arc<CertKey>>,
     tunnel: Option<Arc<Tunnel>>,
     group: u64,
+    /// Of its keys, in the order of the file.
+    fingerprints: Vec<String>,
 }
 
 impl Site {
@@ -79,7 +82,21 @@ impl Site {
         });
         let authority =
             HeaderValue::from_str(&authority(&url)).unwrap_or_else(|_| HeaderValue::from_static("upstream"));
-        Ok(Self { url, authority, roots, client_cert, tunnel, group: hasher.finish(), provider })
+        let fingerprints = provider.api_keys.iter().map(|key| fingerprint(&provider.name, key.expose())).collect();
+        Ok(Self { url, authority, roots, client_cert, tunnel, group: hasher.finish(), fingerprints, provider })
+    }
+
+    /// What tells one of the provider's keys from the others after a restart, and is no secret (A12). Empty if there
+    /// is no such key.
+    #[must_use]
+    pub fn fingerprint(&self, account: usize) -> &str {
+        self.fingerprints.get(account).map_or("", String::as_str)
+    }
+
+    /// The key with that fingerprint, if the provider has it still.
+    #[must_use]
+    pub fn account(&self, fingerprint: &str) -> Option<usize> {
+        self.fingerprints.iter().position(|known| known == fingerprint)
     }
 
     /// `host` or `host:port`, as the `host` header wants it.
@@ -198,6 +215,13 @@ impl Site {
         value.set_sensitive(true);
         Some((name, value))
     }
+}
+
+/// 64 bits of a digest: nobody finds the key by it, and no two of a provider's keys share it.
+fn fingerprint(provider: &str, key: &str) -> String {
+    const BYTES: usize = 8;
+    let digest = Sha256::new().chain_update(provider).chain_update(b"\0").chain_update(key).finalize();
+    const_hex::encode(digest.get(..BYTES).unwrap_or_default())
 }
 
 fn authority(url: &BaseUrl) -> String {

@@ -152,6 +152,61 @@ async fn a12_background_is_off_unless_the_provider_takes_it_and_is_booked_once()
 }
 
 #[tokio::test]
+async fn a12_a_follow_up_uses_the_providers_key_that_it_was_made_with() {
+    let upstream = Upstream::start(Reply::stream(resp_ok())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let ledger = format!("ledger: {{ path: \"{}/weir.db\" }}", folder.path().display());
+    let setup = |keys: &str| Setup::with_provider(&upstream.url(), &format!("api_keys: [{keys}]")).section(&ledger);
+    let weir = setup("org-one, org-two, org-three").start().await;
+    let mut made: Vec<(String, String)> = Vec::new();
+    for number in 0..12 {
+        let id = format!("resp_{number}");
+        upstream.push(Reply::stream(named(&resp_ok(), &id)));
+        assert_eq!(weir.post(RESPONSES, RESP.ask()).await.status(), 200);
+        let used = upstream.request(upstream.count() - 1).await;
+        made.push((id, used.header("authorization").expect("a key").to_owned()));
+    }
+    let follow = async |weir: &Weir, id: &str| {
+        let mut used = Vec::new();
+        for method in ["POST", "GET"] {
+            let received = if method == "POST" {
+                weir.post(RESPONSES, after(id)).await
+            } else {
+                upstream.push(Reply::json(200, (RESP.json)()));
+                weir.call("GET", &format!("/v1/responses/{id}"), &[]).await
+            };
+            assert_eq!(received.status(), 200, "{method}: {}", received.text());
+            let seen = upstream.request(upstream.count() - 1).await;
+            used.push(seen.header("authorization").expect("a key").to_owned());
+        }
+        used
+    };
+    for (id, key) in &made {
+        assert_eq!(follow(&weir, id).await, [key.clone(), key.clone()], "{id}");
+    }
+    drop(weir);
+    // The file has them in another order, and one of them no more: what was its goes to whoever is left.
+    let weir = setup("org-three, org-one").start().await;
+    for (id, key) in &made {
+        let used = follow(&weir, id).await;
+        if key == "Bearer org-two" {
+            assert!(used.iter().all(|key| key != "Bearer org-two"));
+        } else {
+            assert_eq!(used, [key.clone(), key.clone()], "{id}");
+        }
+    }
+    // Refused: no other account has it.
+    let (id, key) = made.iter().find(|(_, key)| key != "Bearer org-two").expect("one of twelve");
+    let before = upstream.count();
+    upstream.push(Reply::json(401, r#"{"error":{"message":"no","code":"invalid_api_key"}}"#));
+    assert_ne!(weir.post(RESPONSES, after(id)).await.status(), 200);
+    assert_eq!(upstream.count(), before + 1, "one attempt");
+    assert_eq!(upstream.request(before).await.header("authorization"), Some(key.as_str()));
+    let file = std::fs::read(folder.path().join("weir.responses.db")).unwrap();
+    assert!(!file.windows(4).any(|part| part == b"org-"), "no secret is kept");
+}
+
+#[tokio::test]
 async fn a12_conversations_are_kept_alike() {
     let (first, second, setup) = two().await;
     let weir = setup.start().await;
