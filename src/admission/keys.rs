@@ -88,6 +88,12 @@ impl KeyRing {
         self.by_digest.values().any(|key| key.name == name)
     }
 
+    /// The key of that name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<&Arc<Key>> {
+        self.by_digest.values().find(|key| key.name == name)
+    }
+
     /// How many.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -49,6 +49,13 @@ pub struct Booking {
 }
 
 impl Booking {
+    /// No row stays.
+    pub(super) fn cancel(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.cancel();
+        }
+    }
+
     /// The open row may not be on disk yet.
     pub(super) const fn awaits_disk(&self) -> bool {
         self.durable.is_some()

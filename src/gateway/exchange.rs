@@ -259,6 +259,12 @@ impl Exchange {
         self.record.attempts.push(attempt);
     }
 
+    /// Nothing came of it that anybody has to know: it leaves no row and no record.
+    pub(super) fn forget(&mut self) {
+        self.finished = true;
+        self.booking.cancel();
+    }
+
     /// Writes the record, once.
     pub fn finish(&mut self) {
         if self.ends() {

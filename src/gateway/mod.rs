@@ -6,6 +6,7 @@
 
 mod admit;
 mod answer;
+mod arrears;
 mod attempt;
 mod body;
 mod booking;
@@ -20,6 +21,7 @@ mod stored;
 mod stream;
 mod tail;
 
+pub use arrears::Arrears;
 pub use exchange::{Admitted, Exchange};
 pub use shared::{EndNow, Held, Shared};
 

@@ -15,9 +15,10 @@ use crate::admission::headers;
 use crate::config::Secret;
 use crate::ledger::Durability;
 use crate::ledger::estimate::Delivered;
-use crate::meter::{Finish, Meter};
+use crate::meter::{Facts, Finish, Meter};
 use crate::normalize::{Asked, Normalizer};
 use crate::outcome::{Failure, Outcome};
+use crate::protocol::Endpoint;
 use crate::refusal::ErrorParts;
 use crate::relay::Next;
 use crate::route::Target;
@@ -302,20 +303,10 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
     if reply.first.trim_ascii().is_empty() {
         return Err(Box::new(Failure::Empty.into()));
     }
-    let mut meter = Meter::new(admitted.endpoint.protocol(), admitted.facts.n);
-    let facts = meter.reply(&reply.first);
-    book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, reply.target);
-    if meter.usage().output.is_none() && admitted.endpoint.streams() {
-        let mut text = Delivered::new(admitted.endpoint.protocol());
-        text.reply(&reply.first);
-        exchange.booking.reply = Some(text);
-    }
+    let (meter, facts) = book_whole(exchange, admitted.endpoint, admitted.facts.n, reply.target, &reply.first);
     // A stored response that failed is told as it is (A12).
     let Some(error) = meter.error().filter(|_| facts.error && admitted.stored.is_none()) else {
-        return Ok(match meter.finish() {
-            Some(Finish::Length) => Outcome::Truncated,
-            Some(Finish::Stop | Finish::Other) | None => Outcome::Completed,
-        });
+        return Ok(whole_outcome(&meter));
     };
     let parts = ErrorParts::read(error.status, &reply.first);
     let failure = match error.clients_fault {
@@ -324,6 +315,33 @@ fn judge_whole(exchange: &mut Exchange, reply: &Reply<'_>) -> Result<Outcome, Bo
         false => Failure::ErrorEvent(error.status),
     };
     Err(Box::new(Failed { parts: Some(parts), ..Failed::from(failure) }))
+}
+
+/// Takes over what a whole reply tells of its usage, and its text where it tells none.
+pub(super) fn book_whole(
+    exchange: &mut Exchange,
+    endpoint: Endpoint,
+    choices: Option<u32>,
+    target: &Target,
+    body: &[u8],
+) -> (Meter, Facts) {
+    let mut meter = Meter::new(endpoint.protocol(), choices);
+    let facts = meter.reply(body);
+    book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, target);
+    if meter.usage().output.is_none() && endpoint.streams() {
+        let mut text = Delivered::new(endpoint.protocol());
+        text.reply(body);
+        exchange.booking.reply = Some(text);
+    }
+    (meter, facts)
+}
+
+/// How a whole reply without an error has ended.
+pub(super) fn whole_outcome(meter: &Meter) -> Outcome {
+    match meter.finish() {
+        Some(Finish::Length) => Outcome::Truncated,
+        Some(Finish::Stop | Finish::Other) | None => Outcome::Completed,
+    }
 }
 
 /// What an error status says (A2, A6).

@@ -4,10 +4,12 @@
 
 use super::Gateway;
 use super::admit::Denial;
+use super::arrears;
 use super::exchange::{Admitted, Exchange};
 use crate::admission::facts::Facts;
 use crate::admission::keys::may_use;
 use crate::config::Key;
+use crate::live::Live;
 use crate::meter::Meter;
 use crate::meter::usage::{Source, Usage};
 use crate::outcome::Outcome;
@@ -23,6 +25,7 @@ use pingora_proxy::Session;
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Longer than any id seen.
 const MAX_ID_BYTES: usize = 256;
@@ -46,6 +49,14 @@ pub struct StoredCall {
     place: StoredPlace,
     /// Nobody has booked its usage yet.
     unsettled: bool,
+}
+
+impl StoredCall {
+    /// Weir's own, for a response.
+    pub(super) fn fetch(id: &str) -> Self {
+        let place = StoredPlace { id: Some(id.to_owned()), allow: "GET", whole: true };
+        Self { method: Method::GET, path: format!("{}/{id}", Endpoint::Responses.path()), place, unsettled: true }
+    }
 }
 
 /// What a request has to do with the map of owners.
@@ -105,16 +116,23 @@ impl Gateway {
         if !place.allow.split(", ").any(|allowed| allowed == method.as_str()) {
             return Err(Reason::MethodNotAllowed { allow: place.allow }.into());
         }
-        let (route, unsettled) = match &place.id {
+        let (route, owner) = match &place.id {
             Some(id) => {
                 let owner = owner(exchange, id, &key, "id").await?;
-                let route = at_home(exchange, &owner).ok_or(Reason::StoredNotFound { param: "id" })?;
-                (route, owner.unsettled)
+                let route = at_home(&exchange.live, &owner).ok_or(Reason::StoredNotFound { param: "id" })?;
+                (route, Some(owner))
             }
-            None => (anywhere(exchange, &key).ok_or(Reason::UnknownPath)?, false),
+            None => (anywhere(exchange, &key).ok_or(Reason::UnknownPath)?, None),
         };
+        let unsettled = owner.as_ref().is_some_and(|owner| owner.unsettled);
         if route.is_off() {
             return Err(Reason::ModelOff { model: route.name.to_string() }.into());
+        }
+        if let Some((id, owner)) = deleted_unpaid(&method, &place, owner) {
+            // Once it is deleted nobody can tell what it has used.
+            let since = Instant::now();
+            arrears::ask(&exchange.shared, id, &owner).await;
+            exchange.waited(since);
         }
         if method == Method::POST {
             exchange.body = self.whole_body(session, exchange).await?;
@@ -128,6 +146,12 @@ impl Gateway {
         let stored = Some(StoredCall { method, path, place, unsettled });
         Ok(Arc::new(Admitted { endpoint: Endpoint::Responses, key, facts, route, stored }))
     }
+}
+
+/// A response that is about to be deleted, and whose usage nobody has booked yet.
+fn deleted_unpaid<'p>(method: &Method, place: &'p StoredPlace, owner: Option<Owner>) -> Option<(&'p str, Owner)> {
+    let owner = owner.filter(|owner| owner.unsettled && place.whole && *method == Method::DELETE)?;
+    Some((place.id.as_deref()?, owner))
 }
 
 /// The route of a request that names stored objects in its body: to their home alone (A12). Others keep theirs, but
@@ -168,10 +192,10 @@ async fn owner(exchange: &Exchange, id: &str, key: &Key, param: &'static str) ->
 }
 
 /// The one target, under the model that the object was made with if it is still there.
-fn at_home(exchange: &Exchange, owner: &Owner) -> Option<Arc<Route>> {
+pub(super) fn at_home(live: &Live, owner: &Owner) -> Option<Arc<Route>> {
     let of = |route: &Arc<Route>| route.targets.iter().find(|target| *target.word == owner.target).map(Arc::clone);
-    let own = exchange.live.route(&owner.model).and_then(|route| Some((route, of(route)?)));
-    let (route, target) = own.or_else(|| exchange.live.models().find_map(|route| Some((route, of(route)?))))?;
+    let own = live.route(&owner.model).and_then(|route| Some((route, of(route)?)));
+    let (route, target) = own.or_else(|| live.models().find_map(|route| Some((route, of(route)?))))?;
     Some(Arc::new(route.home(target, &owner.account)))
 }
 
@@ -207,14 +231,24 @@ pub(super) fn head(
 
 /// Of a whole reply, what the map has to know.
 #[derive(Default, Deserialize)]
-struct Object<'a> {
+pub(super) struct Object<'a> {
     #[serde(borrow, default)]
     id: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
     status: Option<Cow<'a, str>>,
 }
 
-impl Object<'_> {
+impl<'a> Object<'a> {
+    /// Nothing is known of what is no such thing.
+    pub(super) fn read(body: &'a [u8]) -> Self {
+        serde_json::from_slice(body).unwrap_or_default()
+    }
+
+    /// A response that will not change any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.status.is_some() && !self.is_running()
+    }
+
     fn is_running(&self) -> bool {
         matches!(self.status.as_deref(), Some("queued" | "in_progress"))
     }
@@ -225,7 +259,7 @@ pub(super) async fn replied(exchange: &mut Exchange, admitted: &Admitted, target
     if admitted.endpoint != Endpoint::Responses {
         return;
     }
-    let object: Object<'_> = serde_json::from_slice(body).unwrap_or_default();
+    let object = Object::read(body);
     let Some(call) = &admitted.stored else {
         if let Some(id) = object.id.as_deref().filter(|id| is_id(id)) {
             let unsettled = admitted.facts.background && object.is_running();
@@ -335,7 +369,7 @@ fn keep(exchange: &mut Exchange, admitted: &Admitted, target: &Target, id: &str,
 
 async fn kept(exchange: &mut Exchange) {
     if let Some(keeping) = exchange.storing.keeping.take() {
-        let since = std::time::Instant::now();
+        let since = Instant::now();
         keeping.done().await;
         exchange.waited(since);
     }

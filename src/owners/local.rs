@@ -2,20 +2,23 @@
 //!
 //! Called by the map's thread alone. Touches the file.
 
-use super::Owner;
+use super::{Owner, patience};
 use rusqlite::{Connection, OptionalExtension as _, Result, TransactionBehavior, params};
 use std::path::Path;
 use std::time::Duration;
 
 const BUSY: Duration = Duration::from_secs(5);
 /// What each version of the file has added, counted by its `user_version`. The first files had none.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     "CREATE TABLE IF NOT EXISTS owners (
     id TEXT PRIMARY KEY, key TEXT NOT NULL, target TEXT NOT NULL, model TEXT NOT NULL, unsettled INTEGER NOT NULL,
     until INTEGER NOT NULL, shared INTEGER NOT NULL DEFAULT 0) STRICT;
     CREATE INDEX IF NOT EXISTS owners_until ON owners (until);
     CREATE INDEX IF NOT EXISTS owners_unshared ON owners (id) WHERE shared = 0",
     "ALTER TABLE owners ADD COLUMN account TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE owners ADD COLUMN due INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE owners ADD COLUMN asked INTEGER NOT NULL DEFAULT 0;
+    CREATE INDEX owners_due ON owners (due) WHERE unsettled = 1",
 ];
 
 /// One row.
@@ -25,6 +28,8 @@ pub(super) struct Row {
     pub(super) owner: Owner,
     /// Seconds since 1970.
     pub(super) until: i64,
+    /// When it is to be asked for first, if nobody has fetched it; the same.
+    pub(super) due: i64,
 }
 
 /// The open file.
@@ -47,12 +52,12 @@ impl Local {
     pub(super) fn keep(&mut self, rows: &[Row], shared: bool) -> Result<()> {
         let transaction = self.0.transaction()?;
         {
-            let sql = "INSERT OR REPLACE INTO owners (id, key, target, account, model, unsettled, until, shared)
-                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+            let sql = "INSERT OR REPLACE INTO owners (id, key, target, account, model, unsettled, until, due, shared)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
             let mut insert = transaction.prepare_cached(sql)?;
-            for Row { id, owner, until } in rows {
+            for Row { id, owner, until, due } in rows {
                 let Owner { key, target, account, model, unsettled } = owner;
-                insert.execute(params![id, key, target, account, model, unsettled, until, shared])?;
+                insert.execute(params![id, key, target, account, model, unsettled, until, due, shared])?;
             }
         }
         transaction.commit()
@@ -69,6 +74,21 @@ impl Local {
         Ok(changed == 1)
     }
 
+    /// Hands out what is to be asked for, and notes when it is to be asked for again.
+    pub(super) fn due(&self, targets: &[String], most: usize, now: i64) -> Result<Vec<(String, Owner)>> {
+        let sql = format!(
+            "UPDATE owners SET due = ?1 + {}, asked = asked + 1 WHERE id IN (
+                SELECT id FROM owners WHERE unsettled = 1 AND due <= ?1 AND asked < ?2 AND until > ?1
+                AND target IN (SELECT value FROM json_each(?3)) ORDER BY due LIMIT ?4)
+            RETURNING key, target, account, model, unsettled, id",
+            patience::NEXT
+        );
+        let targets = serde_json::to_string(targets).unwrap_or_default();
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get(5)?, owner(row)?));
+        self.0.prepare_cached(&sql)?.query_map(params![now, patience::MOST, targets, most], read)?.collect()
+    }
+
     pub(super) fn forget(&self, id: &str) -> Result<()> {
         self.0.execute("DELETE FROM owners WHERE id = ?1", [id]).map(drop)
     }
@@ -80,8 +100,11 @@ impl Local {
 
     /// Some of those that PostgreSQL lacks.
     pub(super) fn unshared(&self) -> Result<Vec<Row>> {
-        let sql = "SELECT key, target, account, model, unsettled, id, until FROM owners WHERE shared = 0 LIMIT 500";
-        let read = |row: &rusqlite::Row<'_>| Ok(Row { id: row.get(5)?, owner: owner(row)?, until: row.get(6)? });
+        let sql =
+            "SELECT key, target, account, model, unsettled, id, until, due FROM owners WHERE shared = 0 LIMIT 500";
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(Row { id: row.get(5)?, owner: owner(row)?, until: row.get(6)?, due: row.get(7)? })
+        };
         self.0.prepare_cached(sql)?.query_map([], read)?.collect()
     }
 

@@ -5,6 +5,7 @@
 //! One thread does all of it: no worker waits for a disk.
 
 mod local;
+mod patience;
 mod remote;
 mod thread;
 
@@ -58,6 +59,7 @@ pub struct Unreadable;
 /// One question or fact for the thread.
 enum Task {
     Keep { id: String, owner: Owner, until: i64, done: oneshot::Sender<()> },
+    Due { targets: Vec<String>, most: usize, due: oneshot::Sender<Vec<(String, Owner)>> },
     Find { id: String, found: oneshot::Sender<Result<Option<Owner>, Unreadable>> },
     Settle { id: String, first: oneshot::Sender<bool> },
     Forget { id: String },
@@ -132,6 +134,20 @@ impl Owners {
             return false;
         }
         matches!(tokio::time::timeout(LONGEST_READ, answer).await, Ok(Ok(true)))
+    }
+
+    /// At most so many at these targets (`provider/model`) whose usage is to be booked, and whose time to be asked for
+    /// has come: 30 s after they were made, then after 1, 2, 5 and every 10 minutes, for a day. Each is handed out once
+    /// at a time, on all gateways. None where that cannot be told now.
+    pub async fn due(&self, targets: Vec<String>, most: usize) -> Vec<(String, Owner)> {
+        let (due, answer) = oneshot::channel();
+        if self.tasks.try_send(Task::Due { targets, most, due }).is_err() {
+            return Vec::new();
+        }
+        match tokio::time::timeout(LONGEST_READ, answer).await {
+            Ok(Ok(due)) => due,
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        }
     }
 
     /// It was deleted.

@@ -3,7 +3,7 @@
 //! Called by the map's thread alone. Touches the network.
 
 use super::local::Row;
-use super::{Owner, now};
+use super::{Owner, now, patience};
 use crate::ledger::sink::{Connector, SinkError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
@@ -18,7 +18,9 @@ const LOCK: i64 = 0x776f_776e;
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS weir_owners (
     id text PRIMARY KEY, key text NOT NULL, target text NOT NULL, model text NOT NULL, unsettled boolean NOT NULL,
     until bigint NOT NULL);
-    ALTER TABLE weir_owners ADD COLUMN IF NOT EXISTS account text NOT NULL DEFAULT ''";
+    ALTER TABLE weir_owners ADD COLUMN IF NOT EXISTS account text NOT NULL DEFAULT '',
+    ADD COLUMN IF NOT EXISTS due bigint NOT NULL DEFAULT 0, ADD COLUMN IF NOT EXISTS asked integer NOT NULL DEFAULT 0;
+    CREATE INDEX IF NOT EXISTS weir_owners_due ON weir_owners (due) WHERE unsettled";
 
 /// Where it is, and the connection while there is one.
 pub(super) struct Remote {
@@ -44,12 +46,13 @@ impl Remote {
         let (targets, models) = (columns(|row| &row.owner.target), columns(|row| &row.owner.model));
         let accounts = columns(|row| &row.owner.account);
         let unsettled: Vec<bool> = rows.iter().map(|row| row.owner.unsettled).collect();
-        let until: Vec<i64> = rows.iter().map(|row| row.until).collect();
+        let numbers = |pick: fn(&Row) -> i64| rows.iter().map(pick).collect::<Vec<_>>();
+        let (until, due) = (numbers(|row| row.until), numbers(|row| row.due));
         self.with(async |client| {
-            let sql = "INSERT INTO weir_owners (id, key, target, account, model, unsettled, until) \
+            let sql = "INSERT INTO weir_owners (id, key, target, account, model, unsettled, until, due) \
                 SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], \
-                $6::boolean[], $7::bigint[]) ON CONFLICT (id) DO NOTHING";
-            client.execute(sql, &[&ids, &keys, &targets, &accounts, &models, &unsettled, &until]).await.map(drop)
+                $6::boolean[], $7::bigint[], $8::bigint[]) ON CONFLICT (id) DO NOTHING";
+            client.execute(sql, &[&ids, &keys, &targets, &accounts, &models, &unsettled, &until, &due]).await.map(drop)
         })
         .await
     }
@@ -59,7 +62,13 @@ impl Remote {
             let sql = "SELECT key, target, account, model, unsettled, until FROM weir_owners \
                 WHERE id = $1 AND until > $2";
             let row = client.query_opt(sql, &[&id, &now()]).await?;
-            Ok(row.map(|row| Row { id: id.to_owned(), owner: owner(&row), until: row.get(5) }))
+            Ok(row.map(|row| Row {
+                id: id.to_owned(),
+                owner: owner(&row),
+                until: row.get(5),
+                // PostgreSQL hands it out.
+                due: i64::MAX,
+            }))
         })
         .await
     }
@@ -69,6 +78,24 @@ impl Remote {
         self.with(async |client| {
             let sql = "UPDATE weir_owners SET unsettled = false WHERE id = $1 AND unsettled";
             Ok(client.execute(sql, &[&id]).await? == 1)
+        })
+        .await
+    }
+
+    /// Hands out what is to be asked for, to one gateway at a time, and notes when it is to be asked for again.
+    pub(super) async fn due(&mut self, targets: &[String], most: usize) -> Result<Vec<(String, Owner)>, SinkError> {
+        let sql = format!(
+            "UPDATE weir_owners SET due = $1 + {}, asked = asked + 1 WHERE id IN (
+                SELECT id FROM weir_owners WHERE unsettled AND due <= $1 AND asked < $2 AND until > $1
+                AND target = ANY($3) ORDER BY due LIMIT $4 FOR UPDATE SKIP LOCKED)
+            RETURNING key, target, account, model, unsettled, id",
+            patience::NEXT
+        );
+        let (now, limit) = (now(), i64::try_from(most).unwrap_or(i64::MAX));
+        let asked = i32::try_from(patience::MOST).unwrap_or(i32::MAX);
+        self.with(async |client| {
+            let rows = client.query(&sql, &[&now, &asked, &targets, &limit]).await?;
+            Ok(rows.iter().map(|row| (row.get(5), owner(row))).collect())
         })
         .await
     }

@@ -73,3 +73,56 @@ async fn a12_many_at_once_are_all_durable() {
         assert_eq!(again.find(&format!("resp_{n}")).await.unwrap().unwrap().key, n.to_string());
     }
 }
+
+/// What a statement of our own asks the file beside the map.
+fn beside_it<T: rusqlite::types::FromSql>(folder: &Path, sql: &str) -> T {
+    let file = rusqlite::Connection::open(beside(&folder.join("weir.db"))).unwrap();
+    file.busy_timeout(Duration::from_secs(10)).unwrap();
+    file.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn a12_what_nobody_fetched_is_due_again_and_again_for_a_day() {
+    let folder = tempfile::tempdir().unwrap();
+    let owners = open(folder.path());
+    let (day, here) = (Duration::from_hours(24), || vec!["up/m".to_owned(), "up/n".to_owned()]);
+    let before = super::now();
+    owners.keep("resp_bg", owner("a", true), day).done().await;
+    owners.keep("resp_paid", owner("a", false), day).done().await;
+    let elsewhere = Owner { target: "gone/m".to_owned(), ..owner("a", true) };
+    owners.keep("resp_elsewhere", elsewhere, day).done().await;
+    assert_eq!(owners.due(here(), 8).await, [], "not at once");
+    let due = || beside_it::<i64>(folder.path(), "SELECT due FROM owners WHERE id = 'resp_bg'");
+    assert!((before + 30..=super::now() + 30).contains(&due()));
+
+    let mut waits = 0;
+    let mut times = 0;
+    loop {
+        let all = "UPDATE owners SET due = 0 RETURNING 0";
+        beside_it::<i64>(folder.path(), all);
+        let before = super::now();
+        let asked = owners.due(here(), 8).await;
+        if asked.is_empty() {
+            break;
+        }
+        assert_eq!(asked, [("resp_bg".to_owned(), owner("a", true))]);
+        assert_eq!(owners.due(here(), 8).await, [], "one at a time");
+        let wanted = [60, 120, 300].get(times).copied().unwrap_or(600);
+        assert!((before + wanted..=super::now() + wanted).contains(&due()), "{times}");
+        waits += wanted;
+        times += 1;
+    }
+    assert!((85_800..=87_000).contains(&waits), "a day: {waits} s");
+    // Who comes later can still book it.
+    assert!(owners.settle("resp_bg").await);
+}
+
+#[tokio::test]
+async fn a12_what_was_booked_is_not_due() {
+    let folder = tempfile::tempdir().unwrap();
+    let owners = open(folder.path());
+    owners.keep("resp_bg", owner("a", true), Duration::from_hours(1)).done().await;
+    assert!(owners.settle("resp_bg").await);
+    beside_it::<i64>(folder.path(), "UPDATE owners SET due = 0 RETURNING 0");
+    assert_eq!(owners.due(vec!["up/m".to_owned()], 8).await, []);
+}

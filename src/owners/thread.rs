@@ -5,7 +5,7 @@
 
 use super::local::{Local, Row};
 use super::remote::Remote;
-use super::{Owner, Task, Unreadable, now};
+use super::{Owner, Task, Unreadable, now, patience};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -53,10 +53,11 @@ async fn work(local: &mut Local, remote: &mut Option<Remote>, tasks: impl Iterat
     for task in tasks {
         match task {
             Task::Keep { id, owner, until, done } => {
-                rows.push(Row { id, owner, until });
+                let due = now().saturating_add(patience::FIRST);
+                rows.push(Row { id, owner, until, due });
                 waiting.push(done);
             }
-            Task::Find { .. } | Task::Settle { .. } | Task::Forget { .. } => others.push(task),
+            Task::Due { .. } | Task::Find { .. } | Task::Settle { .. } | Task::Forget { .. } => others.push(task),
         }
     }
     if !rows.is_empty() {
@@ -73,6 +74,7 @@ async fn work(local: &mut Local, remote: &mut Option<Remote>, tasks: impl Iterat
     for task in others {
         match task {
             Task::Keep { .. } => {}
+            Task::Due { targets, most, due: asked } => drop(asked.send(due(local, remote, &targets, most).await)),
             Task::Find { id, found } => drop(found.send(find(local, remote, &id).await)),
             Task::Settle { id, first } => {
                 let _ = first.send(settle(local, remote, &id).await);
@@ -104,6 +106,20 @@ async fn find(local: &mut Local, remote: &mut Option<Remote>, id: &str) -> Resul
             Err(Unreadable)
         }
     }
+}
+
+/// With PostgreSQL, it hands them out: another gateway may be asking.
+async fn due(local: &mut Local, remote: &mut Option<Remote>, targets: &[String], most: usize) -> Vec<(String, Owner)> {
+    let due = if let Some(remote) = remote {
+        share_some(local, remote).await;
+        remote.due(targets, most).await.map_err(|error| error.to_string())
+    } else {
+        local.due(targets, most, now()).map_err(|error| error.to_string())
+    };
+    due.unwrap_or_else(|error| {
+        log::debug!(error; "which background responses are to be fetched cannot be told now");
+        Vec::new()
+    })
 }
 
 /// With PostgreSQL, it decides: another gateway may have been first.

@@ -24,7 +24,7 @@ use crate::admin::{self, AdminState, Control, Readiness, Reload};
 use crate::admission::load;
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
-use crate::gateway::{Gateway, Shared};
+use crate::gateway::{Arrears, Gateway, Shared};
 use crate::handover::UpgradeError;
 use crate::keystore::watch::Watch as KeyWatch;
 use crate::keystore::{Store, StoreError};
@@ -194,6 +194,7 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
     }
     server.add_service(background_service("spending", spending));
+    server.add_service(background_service("arrears", Arrears(Arc::clone(&shared))));
     server.add_service(background_service("alarms", alarming::Alarming(Arc::clone(&shared))));
     let shipping = sink.map(shipping::Shipping::start).transpose()?;
     let (providers, models, keys) = (config.providers.len(), config.models.len(), config.keys.len());

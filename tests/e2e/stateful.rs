@@ -206,6 +206,104 @@ async fn a12_a_follow_up_uses_the_providers_key_that_it_was_made_with() {
     assert!(!file.windows(4).any(|part| part == b"org-"), "no secret is kept");
 }
 
+const IN_BACKGROUND: &str = r#"{"model":"public-model","input":"hi","background":true}"#;
+const QUEUED: &str = r#"{"id":"resp_bg","object":"response","status":"queued","usage":null}"#;
+
+/// The time of every background response has come.
+fn make_due(ledger: &std::path::Path) {
+    let map = rusqlite::Connection::open(ledger.with_extension("responses.db")).unwrap();
+    map.busy_timeout(PATIENCE).unwrap();
+    map.execute("UPDATE owners SET due = 0", []).unwrap();
+}
+
+/// The tokens of all rows of the ledger.
+const TOKENS: &str = "SELECT coalesce(sum(input), 0) || '+' || coalesce(sum(output), 0) FROM records";
+const ROWS: &str = "SELECT count(*) FROM records WHERE input > 0";
+
+#[tokio::test]
+async fn a12_a_background_response_that_nobody_fetches_is_booked_once() {
+    let upstream = Upstream::start(Reply::json(200, QUEUED)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let section = format!("ledger: {{ path: \"{}/weir.db\" }}", folder.path().display());
+    let background = "responses: { background: true }, api_keys: [org-one, org-two, org-three]";
+    let setup = || {
+        Setup::with_provider(&upstream.url(), background)
+            .section(&section)
+            .own_key("tag: research")
+            .server("drain_delay: 0s")
+    };
+    let ledger = folder.path().join("weir.db");
+    let weir = setup().start().await;
+    let received = weir.post(RESPONSES, IN_BACKGROUND).await;
+    assert_eq!(received.status(), 200);
+    until("its own row", || row(&ledger, received.id()).is_some()).await;
+    let made = upstream.request(0).await;
+    // It still runs.
+    make_due(&ledger);
+    let asked = upstream.request(1).await;
+    assert_eq!((asked.method.as_str(), asked.path.as_str()), ("GET", "/v1/responses/resp_bg"));
+    assert_eq!(asked.header("authorization"), made.header("authorization"), "the same account");
+    // The map outlives a kill; an error changes nothing.
+    drop(weir);
+    upstream.push(Reply::json(500, "{}"));
+    upstream.set_default(Reply::json(200, named(&(RESP.json)(), "resp_bg")));
+    let weir = setup().start().await;
+    make_due(&ledger);
+    upstream.request(2).await;
+    assert_eq!(ask(&ledger, ROWS), "0");
+    until("the row", || {
+        make_due(&ledger);
+        ask(&ledger, ROWS) == "1"
+    })
+    .await;
+    assert_eq!(ask(&ledger, TOKENS), "20+5");
+    let its_row = "SELECT key || ' ' || tag || ' ' || model || ' ' || target || ' ' || outcome || ' ' || cause \
+        FROM records WHERE input > 0";
+    assert_eq!(ask(&ledger, its_row), "test research public-model up/upstream-model completed background");
+    // Whoever fetches it now pays nothing.
+    let fetched = weir.call("GET", "/v1/responses/resp_bg", &[]).await;
+    assert_eq!(fetched.json()["usage"]["output_tokens"], 5);
+    assert!(weir.stop().await);
+    assert_eq!((ask(&ledger, TOKENS), ask(&ledger, ROWS)), ("20+5".into(), "1".into()));
+    verify(&ledger);
+}
+
+#[tokio::test]
+async fn a12_a_background_response_is_booked_before_it_is_deleted() {
+    let upstream = Upstream::start(Reply::json(200, QUEUED)).await;
+    let weir = Setup::with_provider(&upstream.url(), "responses: { background: true }").start().await;
+    assert_eq!(weir.post(RESPONSES, IN_BACKGROUND).await.status(), 200);
+    upstream.push(Reply::json(200, named(&(RESP.json)(), "resp_bg")));
+    upstream.push(Reply::json(200, r#"{"id":"resp_bg","deleted":true}"#));
+    assert_eq!(weir.call("DELETE", "/v1/responses/resp_bg", &[]).await.status(), 200);
+    assert_eq!((upstream.request(1).await.method, upstream.request(2).await.method), ("GET".into(), "DELETE".into()));
+    until("the row", || weir.ask(ROWS) == "1").await;
+    assert_eq!(weir.ask(TOKENS), "20+5");
+}
+
+#[tokio::test]
+async fn g4_a12_of_gateways_that_share_the_map_one_asks_and_books() {
+    let postgres = Postgres::start().await;
+    let upstream = Upstream::start(Reply::json(200, QUEUED)).await;
+    let section = format!("ledger: {{ postgres: {{ url: \"{}\" }} }}", postgres.url());
+    let setup = || Setup::with_provider(&upstream.url(), "responses: { background: true }").section(&section);
+    let (one, two) = (setup().start().await, setup().start().await);
+    assert_eq!(one.post(RESPONSES, IN_BACKGROUND).await.status(), 200);
+    within("PostgreSQL to have it", async {
+        while postgres.ask("SELECT count(*)::text FROM weir_owners WHERE unsettled").await != "1" {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    upstream.set_default(Reply::json(200, named(&(RESP.json)(), "resp_bg")));
+    postgres.ask("UPDATE weir_owners SET due = 0 RETURNING id").await;
+    let booked = || [one.ask(ROWS), two.ask(ROWS)].iter().filter(|rows| *rows == "1").count();
+    until("the row", || booked() == 1).await;
+    assert_eq!(postgres.ask("SELECT asked::text FROM weir_owners").await, "1");
+    assert_eq!(upstream.count(), 2);
+    assert_eq!(postgres.ask("SELECT count(*)::text FROM weir_owners WHERE unsettled").await, "0");
+}
+
 #[tokio::test]
 async fn a12_conversations_are_kept_alike() {
     let (first, second, setup) = two().await;
@@ -253,8 +351,7 @@ async fn a12_f8_stored_objects_lie_below_the_providers_own_path() {
         let weir = Setup::with_provider(&upstream.url(), &paths).start().await;
         assert_eq!(weir.post(RESPONSES, RESP.ask()).await.status(), 200);
         upstream.set_default(Reply::json(200, r#"{"id":"conv_1","object":"conversation"}"#));
-        let mut seen = 1;
-        for (method, path, wanted) in [
+        let calls = [
             ("GET", "/v1/responses/resp_abc?x=1", format!("{responses}/resp_abc?api-version=preview&x=1")),
             (
                 "GET",
@@ -271,10 +368,10 @@ async fn a12_f8_stored_objects_lie_below_the_providers_own_path() {
                 },
             ),
             ("DELETE", "/v1/responses/resp_abc", format!("{responses}/resp_abc?api-version=preview")),
-        ] {
+        ];
+        for (seen, (method, path, wanted)) in (1..).zip(calls) {
             assert_eq!(weir.call(method, path, &[]).await.status(), 200, "{method} {path}");
             assert_eq!(upstream.request(seen).await.path, wanted);
-            seen += 1;
         }
     }
 }
