@@ -9,12 +9,11 @@ use crate::gateway::Shared;
 use crate::keystore::{Store, StoreError};
 use crate::route::Target;
 use crate::switches::Switch;
-use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::header::ALLOW;
+use http::{Method, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -66,40 +65,6 @@ impl From<StoreError> for Failure {
 
 fn asked(error: &str) -> Failure {
     Failure(StatusCode::BAD_REQUEST, error.to_owned())
-}
-
-/// Keeps pages of other sites, which a browser on this machine may show, from changing anything: they cannot send JSON
-/// without asking first, and nobody answers that; a name that was pointed at this machine is no address of its own.
-pub(super) fn guard(method: &Method, headers: &HeaderMap, has_token: bool) -> Result<(), Box<Response<Vec<u8>>>> {
-    if matches!(*method, Method::GET | Method::HEAD) {
-        return Ok(());
-    }
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let refuse = |status, error: &str| Err(Box::new(answer_json(status, &json!({ "error": error }))));
-    let kind = text(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
-    if *method != Method::DELETE && !kind.eq_ignore_ascii_case("application/json") {
-        return refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send JSON, with content-type: application/json");
-    }
-    let site = headers.get("sec-fetch-site").map(http::HeaderValue::as_bytes);
-    let host = text(HOST).unwrap_or_default();
-    let origin = text(ORIGIN).map(|origin| origin.split_once("://").map_or(origin, |(_, host)| host));
-    if site.is_some_and(|site| site != b"same-origin" && site != b"none") || origin.is_some_and(|origin| origin != host)
-    {
-        return refuse(StatusCode::FORBIDDEN, "another site may not change anything here");
-    }
-    if !has_token && !is_own_address(host) {
-        return refuse(
-            StatusCode::FORBIDDEN,
-            "without an admin token, changes are taken at an IP address or localhost",
-        );
-    }
-    Ok(())
-}
-
-fn is_own_address(host: &str) -> bool {
-    let name = host.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(name, _)| name);
-    let name = name.unwrap_or_else(|| host.rsplit_once(':').map_or(host, |(name, _)| name));
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
 impl Control {
@@ -334,36 +299,6 @@ fn audit(ask: &Ask, action: &'static str, name: &str, what: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
-
-    fn headers(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        lines.iter().map(|(name, value)| ((*name).parse().unwrap(), HeaderValue::from_static(value))).collect()
-    }
-
-    #[test]
-    fn c2_another_site_changes_nothing() {
-        const JSON: (&str, &str) = ("content-type", "application/json; charset=utf-8");
-        const HERE: (&str, &str) = ("host", "127.0.0.1:9090");
-        for (lines, has_token, status) in [
-            (&[JSON, HERE][..], false, 200),
-            (&[JSON, ("host", "[::1]:9090")], false, 200),
-            (&[JSON, ("host", "localhost:9090"), ("origin", "http://localhost:9090")], false, 200),
-            (&[JSON, HERE, ("sec-fetch-site", "same-origin")], false, 200),
-            (&[HERE], false, 415),
-            (&[("content-type", "text/plain"), HERE], true, 415),
-            (&[JSON, HERE, ("sec-fetch-site", "cross-site")], true, 403),
-            (&[JSON, HERE, ("origin", "https://evil.example")], true, 403),
-            (&[JSON, HERE, ("origin", "null")], false, 403),
-            (&[JSON, ("host", "evil.example:9090")], false, 403),
-            (&[JSON, ("host", "weir.example:9090")], true, 200),
-        ] {
-            let guarded = guard(&Method::POST, &headers(lines), has_token);
-            assert_eq!(guarded.map_or_else(|answer| answer.status().as_u16(), |()| 200), status, "{lines:?}");
-        }
-        assert!(guard(&Method::GET, &HeaderMap::new(), false).is_ok());
-        assert!(guard(&Method::DELETE, &headers(&[HERE]), false).is_ok());
-        assert!(guard(&Method::DELETE, &HeaderMap::new(), false).is_err());
-    }
 
     #[test]
     fn c2_pages_of_control() {

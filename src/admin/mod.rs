@@ -5,6 +5,7 @@
 
 mod api;
 mod control;
+mod guard;
 mod limits;
 mod overview;
 mod query;
@@ -168,6 +169,11 @@ impl ServeHttp for App {
         let authorization = head.headers.get(http::header::AUTHORIZATION);
         let authorization = authorization.map_or(&[][..], http::HeaderValue::as_bytes);
         let answer = if api::is_page(head.uri.path()) || head.uri.path() == RELOAD {
+            let has_token = self.state.token.load().is_some();
+            if let Err(refused) = guard::guard(&head.method, &head.headers, has_token, false) {
+                session.set_keepalive(None);
+                return *refused;
+            }
             let (state, method, uri) = (Arc::clone(&self.state), head.method.clone(), head.uri.clone());
             let authorization = authorization.to_vec();
             let work = move || state.answer(&method, uri.path(), uri.query().unwrap_or_default(), &authorization);
@@ -193,7 +199,7 @@ impl App {
             return unauthorized();
         }
         let has_token = self.state.token.load().is_some();
-        if let Err(refused) = control::guard(&head.method, &head.headers, has_token) {
+        if let Err(refused) = guard::guard(&head.method, &head.headers, has_token, true) {
             session.set_keepalive(None);
             return *refused;
         }

@@ -234,6 +234,26 @@ async fn c2_changes_need_the_token_and_come_from_no_other_site() {
     assert_eq!(send(&open, &format!("host: evil.example\r\n{JSON}")).await, 403);
     assert_eq!(send(&open, "host: 127.0.0.1\r\ncontent-type: text/plain\r\n").await, 415);
     assert_eq!(send(&open, &format!("host: 127.0.0.1\r\n{JSON}")).await, 201);
+    let ask = async |line: &str, headers: &str| {
+        let mut client = Client::connect_to(open.admin).await;
+        client.send(format!("{line} HTTP/1.1\r\n{headers}\r\n")).await;
+        client.receive().await.status()
+    };
+    for headers in [
+        "host: 127.0.0.1\r\nsec-fetch-site: cross-site\r\n",
+        "host: 127.0.0.1\r\nsec-fetch-site: same-site\r\n",
+        "host: 127.0.0.1\r\norigin: http://evil.example\r\n",
+        "host: evil.example\r\n",
+    ] {
+        assert_eq!(ask("POST /api/reload", &format!("{headers}content-length: 0\r\n")).await, 403, "{headers}");
+    }
+    assert!(!open.said().contains("the config was reloaded"), "{}", open.said());
+    assert_eq!(ask("POST /api/reload", "host: 127.0.0.1\r\ncontent-length: 0\r\n").await, 200);
+    for path in ["/api/keys", "/api/usage", "/api/limits"] {
+        assert_eq!(ask(&format!("GET {path}"), "host: evil.example\r\n").await, 403, "{path}");
+        assert_eq!(ask(&format!("GET {path}"), "host: localhost:9090\r\n").await, 200, "{path}");
+    }
+    assert_eq!(ask("GET /healthz", "host: weir.example\r\n").await, 200);
 }
 
 #[tokio::test]

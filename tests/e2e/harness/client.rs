@@ -295,7 +295,7 @@ pub(crate) fn contains(bytes: &[u8], wanted: &[u8]) -> bool {
 
 /// A POST with the test key, more headers (an `authorization` replaces the key) and a length.
 pub(crate) fn request(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
-    let mut head = format!("POST {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n", body.len());
+    let mut head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
     let given = |name: &str| headers.iter().any(|(known, _)| known.eq_ignore_ascii_case(name));
     if !given("content-type") {
         head += "content-type: application/json\r\n";
@@ -314,7 +314,7 @@ pub(crate) fn request(path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<
 pub(crate) async fn get(address: SocketAddr, path: &str) -> Option<Received> {
     let socket = TcpStream::connect(address).await.ok()?;
     let mut client = Client::over(socket);
-    client.try_send(format!("GET {path} HTTP/1.1\r\nhost: weir\r\nconnection: close\r\n\r\n")).await.ok()?;
+    client.try_send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).await.ok()?;
     let head = client.try_head().await?;
     let body = client.rest().await;
     Some(Received { head, body, ended: client.ended })
@@ -338,7 +338,7 @@ impl Weir {
     /// One request of any method with the test key and without a body.
     pub(crate) async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Received {
         let mut client = Client::connect(self).await;
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: weir\r\nauthorization: Bearer {KEY}\r\n");
+        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {KEY}\r\n");
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
