@@ -2,6 +2,7 @@
 //!
 //! Called by Pingora's listeners, once per connection, and again once per request on it.
 
+use super::doors::is_refused;
 use super::proxied::read_header;
 use crate::gateway::{Gateway, Shared};
 use async_trait::async_trait;
@@ -149,6 +150,10 @@ impl ServerApp for Connections {
                 }
             },
         };
+        if is_refused(&stream) {
+            log::debug!("a connection was closed: its resumed TLS session would not be begun now");
+            return None;
+        }
         let may_be_http2 = self.app.proxy.server_options().is_some_and(|options| options.h2c)
             || matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
         if one_too_many.is_some() {

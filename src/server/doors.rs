@@ -6,6 +6,10 @@ use super::listen::ListenError;
 use crate::config::{Certificate, Config, Listen, Tls, TlsVersion};
 use crate::metrics::Metrics;
 use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use pingora_core::listeners::TlsAccept;
+use pingora_core::protocols::Stream;
+use pingora_core::protocols::tls::TlsRef;
 use pingora_core::utils::tls::{WrappedX509, parse_x509};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::ring::sign::any_supported_type;
@@ -15,6 +19,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureAlgorithm, SignatureScheme};
+use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,6 +38,33 @@ pub(super) struct Door {
     pub(super) certificates: Arc<Certificates>,
     /// Who may come in, if not everybody.
     pub(super) clients: Option<Arc<Clients>>,
+}
+
+/// Looks once more at each client that has come in: one that resumes a session has shown its certificate at another
+/// time. (A version of TLS that is taken no more ends the handshake of such a session, too.)
+pub(super) struct Porter(pub(super) Arc<Door>);
+
+/// The porter's word on a connection that may not stay.
+struct Refused;
+
+#[async_trait]
+impl TlsAccept for Porter {
+    async fn handshake_complete_callback(&self, tls: &TlsRef) -> Option<Arc<dyn Any + Send + Sync>> {
+        if self.0.admits(tls.peer_cert_chain_der()) { None } else { Some(Arc::new(Refused)) }
+    }
+}
+
+/// Whether this connection's TLS session is none that the listener would begin now.
+pub(super) fn is_refused(stream: &Stream) -> bool {
+    stream.get_ssl_digest().is_some_and(|digest| digest.extension.get::<Refused>().is_some())
+}
+
+impl Door {
+    fn admits(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
+        let Some(clients) = &self.clients else { return true };
+        let Some((leaf, chain)) = chain.and_then(<[_]>::split_first) else { return false };
+        clients.verify_client_cert(leaf, chain, UnixTime::now()).is_ok()
+    }
 }
 
 /// Those of one listener. The first is the default.

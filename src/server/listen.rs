@@ -2,7 +2,7 @@
 //!
 //! Called once at start.
 
-use super::doors::Door;
+use super::doors::{Door, Porter};
 use pingora_core::listeners::tls::TlsSettings;
 use pingora_core::listeners::{ListenerConfig, TcpSocketOptions};
 use pingora_core::protocols::l4::stream::L4BufferSettings;
@@ -52,8 +52,8 @@ pub(super) fn endpoint(address: SocketAddr, door: Option<Arc<Door>>) -> Result<L
     Ok(endpoint.tls(settings(&door)?))
 }
 
-pub(super) fn settings(door: &Door) -> Result<TlsSettings, ListenError> {
-    let mut settings = TlsSettings::intermediate("", "")
+pub(super) fn settings(door: &Arc<Door>) -> Result<TlsSettings, ListenError> {
+    let mut settings = TlsSettings::with_callbacks(Box::new(Porter(Arc::clone(door))))
         .map_err(|error| ListenError::Tls { path: "tls".to_owned(), reason: error.to_string() })?;
     settings.set_cert_resolver(Arc::clone(&door.certificates) as Arc<dyn ResolvesServerCert>);
     if let Some(clients) = &door.clients {

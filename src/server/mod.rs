@@ -276,7 +276,7 @@ fn services(
     let mut entrances = [false, true].map(|h2c| (h2c, proxy(&conf, config, shared, h2c, None), Vec::new()));
     for (at, (listen, (address, socket))) in config.listen.iter().zip(bound.clients).enumerate() {
         if listen.proxy_protocol {
-            let tls = doors.door(at).map(|door| listen::settings(&door)).transpose()?.map(TlsSettings::build);
+            let tls = doors.door(at).as_ref().map(listen::settings).transpose()?.map(TlsSettings::build);
             let mut service = proxy(&conf, config, shared, listen.h2c, Some(app::Front { tls }));
             service.add_listener(listen::endpoint(address, None)?);
             let sockets = vec![(address.to_string(), socket)];

@@ -58,6 +58,56 @@ async fn tls_client_ca_lets_in_those_with_a_certificate_of_it() {
     assert!(!is_served(&weir, pki.client(&[&TLS13], Some(&known))).await);
 }
 
+/// Whether a client's session was resumed, and whether its request was answered.
+async fn visits(weir: &Weir, tls: &tokio_rustls::TlsConnector) -> (bool, bool) {
+    let (mut client, resumed) = Client::resume_tls(weir, tls.clone()).await;
+    if client.try_send(request(CHAT, &[], CHAT_ASK.as_bytes())).await.is_err() {
+        return (resumed, false);
+    }
+    let Some(head) = within("an answer or an end", client.try_head()).await else { return (resumed, false) };
+    (resumed, head.status == 200 && client.rest().await == chat_seen().as_bytes())
+}
+
+#[tokio::test]
+async fn tls_a_session_of_an_authority_that_a_reload_took_away_admits_nobody() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let (pki, known, stranger) = (Pki::new(), Pki::new(), Pki::new());
+    let (own, theirs, others) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let ca = known.write(theirs.path())[0].display().to_string();
+    let other = stranger.write(others.path())[0].display().to_string();
+    for version in [&TLS12, &TLS13] {
+        let tls = listener(own.path(), &pki, &format!(", client_ca: \"{ca}\""));
+        let weir = Setup::new(&upstream.url()).listen(&tls).start().await;
+        let good = weir.config();
+        let client = pki.client(&[version], Some(&known));
+        assert_eq!(visits(&weir, &client).await, (false, true));
+        assert_eq!(visits(&weir, &client).await, (true, true), "{:?}", version.version);
+        assert_eq!(weir.reload(&good.replace(&ca, &other)).await.status(), 200);
+        assert_eq!(visits(&weir, &client).await, (true, false), "{:?} {}", version.version, weir.said());
+        // Both authorities: the old session is as good as a new one.
+        std::fs::write(&other, [std::fs::read(&ca).unwrap(), std::fs::read(&other).unwrap()].concat()).unwrap();
+        assert_eq!(weir.reload(&good.replace(&ca, &other)).await.status(), 200);
+        assert!(visits(&weir, &client).await.1, "{:?} {}", version.version, weir.said());
+        stranger.write(others.path());
+    }
+}
+
+#[tokio::test]
+async fn tls_a_session_of_a_version_that_a_reload_took_away_admits_nobody() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let (pki, folder) = (Pki::new(), tempfile::tempdir().unwrap());
+    let tls = listener(folder.path(), &pki, ", min_version: \"1.2\"");
+    let weir = Setup::new(&upstream.url()).listen(&tls).start().await;
+    let client = pki.client(&[&TLS12], None);
+    assert_eq!(visits(&weir, &client).await, (false, true));
+    assert_eq!(visits(&weir, &client).await, (true, true));
+    let raised = weir.config().replace("min_version: \"1.2\"", "min_version: \"1.3\"");
+    assert_eq!(weir.reload(&raised).await.status(), 200);
+    assert!(!is_served(&weir, client).await, "in the handshake, as a new session");
+    assert_eq!(visits(&weir, &pki.client(&[&TLS12, &TLS13], None)).await, (false, true));
+}
+
 #[tokio::test]
 async fn tls_client_cert_is_shown_to_the_provider() {
     let pki = Pki::new();

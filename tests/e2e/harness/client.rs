@@ -109,6 +109,15 @@ impl Client {
         within("TLS", tls.connect(name, socket)).await.ok().map(Self::over)
     }
 
+    /// TLS, and whether an earlier session was resumed.
+    pub(crate) async fn resume_tls(weir: &Weir, tls: tokio_rustls::TlsConnector) -> (Self, bool) {
+        let socket = within("a connection", TcpStream::connect(weir.address)).await.expect("a connection");
+        let name = "localhost".try_into().expect("a name");
+        let stream = within("TLS", tls.connect(name, socket)).await.expect("TLS");
+        let resumed = stream.get_ref().1.handshake_kind() == Some(tokio_rustls::rustls::HandshakeKind::Resumed);
+        (Self::over(stream), resumed)
+    }
+
     /// TLS on a connection that has said something before.
     pub(crate) async fn tls_over(socket: TcpStream, pki: &Pki) -> Self {
         let name = "localhost".try_into().expect("a name");
