@@ -3,6 +3,7 @@
 //! Used by the server's two sides of an upgrade and by the command. One JSON object a line; the listening sockets
 //! travel beside the line that names them. Blocking: its callers have threads of their own.
 
+use crate::limit::Legacy;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -33,12 +34,22 @@ pub enum Word {
         pid: u32,
         /// Of the new binary.
         version: String,
+        /// It wants to hear what keys and models use.
+        #[serde(default)]
+        limits: bool,
     },
     /// Here they are, in this order.
     Sockets {
         /// Where each listens.
         addresses: Vec<SocketAddr>,
+        /// What keys and models use follows, and again and again once the old process drains.
+        #[serde(default)]
+        limits: bool,
     },
+    /// What one key or model uses in the old process.
+    Used(Legacy),
+    /// That was all that is used.
+    AllUsed,
     /// The new process serves.
     Serving,
     /// The old process lets nobody in any more.
@@ -118,13 +129,13 @@ impl Talk {
         self.stream.write_all(&line)
     }
 
-    /// Hands the sockets over.
+    /// Hands the sockets over; `limits`: what keys and models use is told next.
     ///
     /// # Errors
     /// The other side is gone, or there are too many.
-    pub fn hand_over(&mut self, sockets: &[(SocketAddr, OwnedFd)]) -> io::Result<()> {
+    pub fn hand_over(&mut self, sockets: &[(SocketAddr, OwnedFd)], limits: bool) -> io::Result<()> {
         let addresses = sockets.iter().map(|(address, _)| *address).collect();
-        let mut line = serde_json::to_vec(&Word::Sockets { addresses })?;
+        let mut line = serde_json::to_vec(&Word::Sockets { addresses, limits })?;
         line.push(b'\n');
         let borrowed: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
@@ -152,6 +163,32 @@ impl Talk {
         };
         let line: Vec<u8> = self.read.drain(..=end).collect();
         Ok(serde_json::from_slice(&line)?)
+    }
+
+    /// Tells what keys and models use.
+    ///
+    /// # Errors
+    /// The other side is gone.
+    pub fn tell(&mut self, legacy: Vec<Legacy>) -> io::Result<()> {
+        for one in legacy {
+            self.say(&Word::Used(one))?;
+        }
+        self.say(&Word::AllUsed)
+    }
+
+    /// What keys and models use in the other process.
+    ///
+    /// # Errors
+    /// The other side is gone, says nothing for too long, or something else.
+    pub fn hear_legacy(&mut self) -> io::Result<Vec<Legacy>> {
+        let mut all = Vec::new();
+        loop {
+            match self.hear()? {
+                Word::Used(one) => all.push(one),
+                Word::AllUsed => return Ok(all),
+                other => return Err(io::Error::other(format!("it said {other:?} instead of what is used"))),
+            }
+        }
     }
 
     /// The sockets that came beside what was heard.
@@ -229,6 +266,17 @@ pub fn upgrade(socket: &Path) -> Result<Upgraded, UpgradeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Whose;
+    use crate::limit::meter::Use;
+
+    #[test]
+    fn c3_an_older_binary_says_nothing_of_limits() {
+        let heard = |line: &str| serde_json::from_str::<Word>(line).unwrap();
+        let ready = Word::Ready { pid: 7, version: "1".to_owned(), limits: false };
+        assert_eq!(heard(r#"{"ready":{"pid":7,"version":"1"}}"#), ready);
+        let sockets = Word::Sockets { addresses: Vec::new(), limits: false };
+        assert_eq!(heard(r#"{"sockets":{"addresses":[]}}"#), sockets);
+    }
 
     #[test]
     fn c3_sockets_travel_with_their_addresses_and_words_in_order() {
@@ -236,17 +284,24 @@ mod tests {
         let (mut old, mut new) = (Talk::new(one).unwrap(), Talk::new(other).unwrap());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        new.say(&Word::Ready { pid: 7, version: "1".to_owned() }).unwrap();
+        let ready = Word::Ready { pid: 7, version: "1".to_owned(), limits: true };
+        new.say(&ready).unwrap();
         new.say(&Word::Serving).unwrap();
-        assert_eq!(old.hear().unwrap(), Word::Ready { pid: 7, version: "1".to_owned() });
+        assert_eq!(old.hear().unwrap(), ready);
         assert_eq!(old.hear().unwrap(), Word::Serving);
         assert!(old.is_trusted());
-        old.hand_over(&[(address, listener.into())]).unwrap();
-        assert_eq!(new.hear().unwrap(), Word::Sockets { addresses: vec![address] });
+        old.hand_over(&[(address, listener.into())], true).unwrap();
+        let uses = Use { requests: vec![(Duration::from_millis(1), 7)], running: 2, ..Use::default() };
+        let told = vec![Legacy { whose: Whose::Key, name: "a".to_owned(), uses }];
+        old.tell(told.clone()).unwrap();
+        old.tell(Vec::new()).unwrap();
+        assert_eq!(new.hear().unwrap(), Word::Sockets { addresses: vec![address], limits: true });
         let sockets = new.sockets();
         assert_eq!(sockets.len(), 1);
         let taken = std::net::TcpListener::from(sockets.into_iter().next().unwrap());
         assert_eq!(taken.local_addr().unwrap(), address);
+        assert_eq!(new.hear_legacy().unwrap(), told);
+        assert_eq!(new.hear_legacy().unwrap(), []);
         drop(old);
         assert_eq!(new.hear().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

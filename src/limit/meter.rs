@@ -9,9 +9,10 @@
 //! money on the day on which it was received, as in the ledger.
 
 use super::calendar::Day;
-use super::window::Window;
+use super::window::{Passed, Window};
 use crate::config::{Budget, Limits, Period};
 use crate::ledger::money::Nano;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -174,6 +175,31 @@ impl Purse {
     }
 }
 
+/// What one meter counts, for a meter of another process (C3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Requests of the last minute: how long ago, and how many.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requests: Vec<Passed>,
+    /// Tokens of the last minute.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<Passed>,
+    /// Requests that run.
+    #[serde(default)]
+    pub running: u64,
+    /// Money that they hold, in nano-USD.
+    #[serde(default)]
+    pub reserved: i64,
+}
+
+impl Use {
+    /// Nobody would notice if it was not told.
+    #[must_use]
+    pub const fn is_nothing(&self) -> bool {
+        self.requests.is_empty() && self.tokens.is_empty() && self.running == 0 && self.reserved == 0
+    }
+}
+
 /// One key's or one model's use.
 #[derive(Debug, Default)]
 pub struct Meter {
@@ -184,6 +210,8 @@ pub struct Meter {
     reserved: i64,
     /// The same of other gateways, as the shared store said last.
     reserved_elsewhere: i64,
+    /// `running` and `reserved` of the process before this one, as it said last.
+    before: (u64, i64),
     day: Purse,
     month: Purse,
     total: Purse,
@@ -216,7 +244,7 @@ impl Meter {
             }
         }
         match limits.concurrent {
-            Some(most) if self.running >= part(most) => Err(Full { short: Short::Slots { most }, frees: Some(SOON) }),
+            Some(most) if self.running() >= part(most) => Err(Full { short: Short::Slots { most }, frees: Some(SOON) }),
             Some(_) | None => Ok(()),
         }
     }
@@ -239,7 +267,7 @@ impl Meter {
             if left > 0 && ask.charge.0 <= left {
                 continue;
             }
-            let free = left.saturating_add(self.reserved).saturating_add(self.reserved_elsewhere);
+            let free = left.saturating_add(self.reserved().0).saturating_add(self.reserved_elsewhere);
             let held = free > 0 && ask.charge.0 <= free;
             let short = Short::Budget { budget: *budget, left: Nano(left.max(0)), asked: ask.charge, held };
             let full = Full { short, frees: if held { Some(SOON) } else { frees(budget.per, now) } };
@@ -256,7 +284,7 @@ impl Meter {
         let purse = self.purse(budget.per);
         if share <= 1 {
             let gone = purse.spent.saturating_add(purse.elsewhere);
-            let reserved = self.reserved.saturating_add(self.reserved_elsewhere);
+            let reserved = self.reserved().0.saturating_add(self.reserved_elsewhere);
             return budget.usd.0.saturating_sub(gone).saturating_sub(reserved);
         }
         // What was left when the store was last heard, in equal parts; of its part this gateway
@@ -365,16 +393,34 @@ impl Meter {
         Some(self.purse(per)).filter(|purse| purse.window == window).map(|purse| purse.spent)
     }
 
-    /// Requests that run.
+    /// Requests that run, those of the process before this one too.
     #[must_use]
     pub const fn running(&self) -> u64 {
-        self.running
+        self.running.saturating_add(self.before.0)
     }
 
-    /// Money that is reserved by requests that run.
+    /// Money that is reserved by requests that run, those of the process before this one too.
     #[must_use]
     pub const fn reserved(&self) -> Nano {
-        Nano(self.reserved)
+        Nano(self.reserved.saturating_add(self.before.1))
+    }
+
+    /// What counts now, for the process after this one: that of the process before this one, too.
+    pub fn snapshot(&mut self, since: Duration) -> Use {
+        let (requests, tokens) = (self.requests.passed(since), self.tokens.passed(since));
+        Use { requests, tokens, running: self.running(), reserved: self.reserved().0 }
+    }
+
+    /// Counts what the process before this one says that it counts, in place of what it said before.
+    pub fn inherit(&mut self, since: Duration, uses: &Use) {
+        self.requests.inherit(since, &uses.requests);
+        self.tokens.inherit(since, &uses.tokens);
+        self.before = (uses.running, uses.reserved);
+    }
+
+    /// The process before this one is gone. What it used in the last minute counts until that is over.
+    pub const fn outlive(&mut self) {
+        self.before = (0, 0);
     }
 
     /// Requests in a minute, if they are limited.

@@ -10,6 +10,7 @@
 
 pub mod calendar;
 mod grant;
+mod legacy;
 pub mod load;
 pub mod meter;
 pub mod remote;
@@ -19,6 +20,7 @@ mod window;
 mod tests;
 
 pub use grant::Grant;
+pub use legacy::Legacy;
 pub use meter::{Ask, Full, Gauge, Purse, Short};
 
 use crate::config::{Key, Model, OnStoreFailure, Period};
@@ -27,13 +29,18 @@ use calendar::Calendar;
 use grant::{Held, There};
 use meter::{Meter, Moment, Share};
 use remote::{Away, Heard, Part, Remote, Verdict};
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 use uuid::Uuid;
 
+/// The meters' clock at the start: what was used in the minute before is then in their past.
+const HEAD_START: Duration = Duration::from_mins(2);
+
 /// Whose limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Whose {
     /// The client's key.
     Key,
@@ -302,11 +309,11 @@ impl Limits {
     }
 
     fn moment(&self, wall: SystemTime) -> Moment {
-        Moment { since: self.began.elapsed(), wall, day: self.calendar.day(wall) }
+        Moment { since: self.since(), wall, day: self.calendar.day(wall) }
     }
 
     fn since(&self) -> Duration {
-        self.began.elapsed()
+        HEAD_START + self.began.elapsed()
     }
 }
 

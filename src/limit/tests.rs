@@ -2,10 +2,13 @@
 
 use super::calendar::Calendar;
 use super::meter::{Ask, Full, Meter, Moment, Short, Taken};
-use crate::config::{Budget, Limits, Period};
+use super::{Claim, Denied, Limits as Everybody, Refused};
+use crate::config::{AllowedModels, Budget, Key, Limits, Period};
 use crate::ledger::money::Nano;
 use jiff::tz::TimeZone;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use uuid::Uuid;
 
 /// Keeps everything that ever happened and counts it anew each time.
 #[derive(Default)]
@@ -303,4 +306,48 @@ fn g4_a_share_of_all_limits_is_what_is_left_when_the_store_is_away() {
     meter.settle(later.since, last, 2, Nano(50_000_000));
     let full = meter.fits(&later, &limit, &ask, 3).unwrap_err();
     assert_eq!(word(&full), "budget", "a third of the 0.60 that was left");
+}
+
+fn claims(key: &Arc<Key>) -> Claim<'_> {
+    let ask = Ask { input: 30, output: 10, output_named: true, charge: Nano(400_000_000) };
+    Claim { id: Uuid::now_v7(), key, model: None, received: SystemTime::now(), ask }
+}
+
+#[tokio::test]
+async fn c3_a_successor_counts_what_runs_and_ran_in_the_process_before_it_and_in_the_one_before_that() {
+    let limits = Limits {
+        rpm: Some(3),
+        tpm: Some(1_000),
+        concurrent: Some(3),
+        budgets: vec!["1.00/day".parse().unwrap()],
+        ..Limits::default()
+    };
+    let (sha256, models, allow_ips) = ([0; 32], AllowedModels::All, Vec::new());
+    let key = Arc::new(Key { name: "a".to_owned(), sha256, models, tag: None, expires: None, allow_ips, limits });
+    let [first, second, third] = [(); 3].map(|()| Arc::new(Everybody::new(TimeZone::UTC)));
+    let (one, _) = first.reserve(&claims(&key)).await;
+    second.inherit(&first.legacy());
+    let (two, left) = second.reserve(&claims(&key)).await;
+    assert_eq!(left.requests.map(|gauge| gauge.left), Some(1));
+    assert_eq!(left.tokens.map(|gauge| gauge.left), Some(920));
+    third.inherit(&second.legacy());
+    let standing = |limits: &Everybody| limits.keys().iter().map(|one| (one.running, one.reserved)).collect::<Vec<_>>();
+    assert_eq!(standing(&third), [(2, 800_000_000)]);
+    let refused = third.reserve(&claims(&key)).await.0.unwrap_err();
+    assert!(matches!(
+        refused,
+        Refused::Denied(Denied { full: Full { short: Short::Budget { held: true, .. }, .. }, .. })
+    ));
+
+    // What it says again stands in place of what it said.
+    two.unwrap().settle(40, Nano(1));
+    third.inherit(&second.legacy());
+    assert_eq!(standing(&third), [(1, 400_000_000)]);
+    // Gone: nothing runs there, and its minute is not over.
+    third.outlive();
+    assert_eq!(standing(&third), [(0, 0)]);
+    let (three, left) = third.reserve(&claims(&key)).await;
+    assert_eq!((three.is_ok(), left.requests.map(|gauge| gauge.left)), (true, Some(0)));
+    assert!(third.reserve(&claims(&key)).await.0.is_err());
+    drop(one);
 }

@@ -19,10 +19,16 @@ const LEN: usize = 61;
 pub(super) struct Window {
     /// By second modulo [`SLOTS`]; made at the first use.
     slots: Option<Box<[u64; LEN]>>,
+    /// The same of the process before this one, as it said last.
+    before: Option<Box<[u64; LEN]>>,
     /// The second that is written to.
     newest: u64,
+    /// Of both.
     sum: u64,
 }
+
+/// An amount of the last minute, as it is told to a process with another clock: since when it counts, and how much.
+pub(super) type Passed = (Duration, u64);
 
 impl Window {
     /// What counts now.
@@ -65,12 +71,51 @@ impl Window {
             if left <= most {
                 break;
             }
-            left = left.saturating_sub(self.slot(second).map_or(0, |slot| *slot));
+            left = left.saturating_sub(self.both(second));
             if left <= most {
                 return Duration::from_secs(second + SLOTS).saturating_sub(now);
             }
         }
         Duration::ZERO
+    }
+
+    /// All that counts now, oldest first.
+    pub(super) fn passed(&mut self, now: Duration) -> Vec<Passed> {
+        self.advance(now);
+        let oldest = (self.newest + 1).saturating_sub(SLOTS);
+        let seconds = (oldest..=self.newest).map(|second| (second, self.both(second)));
+        let counts = seconds.filter(|(_, amount)| *amount > 0);
+        counts.map(|(second, amount)| (now.saturating_sub(Duration::from_secs(second)), amount)).collect()
+    }
+
+    /// Counts what another process says of its last minute, in place of what it said before. It goes
+    /// no sooner than after a minute, and at most a second later than there.
+    pub(super) fn inherit(&mut self, now: Duration, passed: &[Passed]) {
+        self.advance(now);
+        if let Some(said) = self.before.take() {
+            self.sum = said.iter().fold(self.sum, |sum, slot| sum.saturating_sub(*slot));
+        }
+        if passed.is_empty() {
+            return;
+        }
+        let mut before = Box::new([0_u64; LEN]);
+        for (age, amount) in passed {
+            let since = now.saturating_sub(*age);
+            let second = (since.as_secs() + u64::from(since.subsec_nanos() > 0)).min(self.newest);
+            if second + SLOTS <= self.newest {
+                continue;
+            }
+            if let Some(slot) = before.get_mut(index(second)) {
+                *slot = slot.saturating_add(*amount);
+                self.sum = self.sum.saturating_add(*amount);
+            }
+        }
+        self.before = Some(before);
+    }
+
+    fn both(&self, second: u64) -> u64 {
+        let of = |slots: &Option<Box<[u64; LEN]>>| slots.as_ref().and_then(|slots| slots.get(index(second)).copied());
+        of(&self.slots).unwrap_or(0).saturating_add(of(&self.before).unwrap_or(0))
     }
 
     /// Lets go what is too old. A clock that steps back finds time standing still.
@@ -79,11 +124,14 @@ impl Window {
         if second <= self.newest {
             return;
         }
-        if let Some(slots) = &mut self.slots {
-            if second - self.newest >= SLOTS {
+        if second - self.newest >= SLOTS {
+            self.before = None;
+            self.sum = 0;
+            if let Some(slots) = &mut self.slots {
                 slots.fill(0);
-                self.sum = 0;
-            } else {
+            }
+        } else {
+            for slots in [&mut self.slots, &mut self.before].into_iter().flatten() {
                 for gone in self.newest + 1..=second {
                     if let Some(slot) = slots.get_mut(index(gone)) {
                         self.sum = self.sum.saturating_sub(std::mem::take(slot));
@@ -141,6 +189,46 @@ mod tests {
         window.add(at(61_000), 5);
         window.give_back(at(61_500), second, 5);
         assert_eq!(window.sum(at(61_500)), 5, "the slot belongs to another second by now");
+    }
+
+    #[test]
+    fn c3_what_another_process_counted_counts_for_its_minute_here_and_less_than_two_seconds_more() {
+        for seed in 0..300 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut old, mut new, ahead) = (Window::default(), Window::default(), random.u64(0..9_000));
+            let (mut now, mut arrivals) = (120_000, Vec::new());
+            for _ in 0..random.u32(1..4) {
+                for _ in 0..random.u32(0..30) {
+                    arrivals.push((now, random.u64(1..9)));
+                    old.add(at(now), arrivals[arrivals.len() - 1].1);
+                    now += random.u64(0..4_000);
+                }
+                new.inherit(at(now + ahead), &old.passed(at(now)));
+            }
+            let mut then = now;
+            while then < now + 70_000 {
+                let within = |length: u64| {
+                    let younger = arrivals.iter().filter(|(arrived, _)| then < arrived + length);
+                    younger.map(|(_, amount)| amount).sum::<u64>()
+                };
+                let counted = new.sum(at(then + ahead));
+                let bounds = within(60_000)..=within(62_000);
+                assert!(bounds.contains(&counted), "seed {seed}, {then}: {counted} is not in {bounds:?}");
+                then += random.u64(100..900);
+            }
+        }
+    }
+
+    #[test]
+    fn c3_what_was_inherited_counts_in_the_wait_and_is_never_given_back() {
+        let mut window = Window::default();
+        window.inherit(at(130_000), &[(at(20_000), 3), (at(61_000), 9), (at(500), 1)]);
+        let second = window.add(at(130_000), 2);
+        assert_eq!(window.sum(at(130_000)), 6);
+        assert_eq!(window.until(at(130_000), 3), at(41_000));
+        window.give_back(at(130_000), second, 5);
+        assert_eq!(window.sum(at(130_000)), 4, "the two of its own");
+        assert_eq!(window.passed(at(130_000)), [(at(20_000), 3), (at(0), 1)]);
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::keystore::watch::Watch as KeyWatch;
 use crate::keystore::{Store, StoreError};
 use crate::ledger::sink::{Sink, SinkError};
 use crate::ledger::{Ledger, OnCommit, OpenError};
+use crate::limit::Limits;
 use crate::limit::remote::Keeper;
 use crate::live::{Live, Wards};
 use crate::metrics::Metrics;
@@ -171,7 +172,8 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
         (None, bound)
     } else {
         let (taking, handed) = Taking::begin(&config.upgrade_socket())?;
-        (Some(taking), Bound::new(Arc::new(Sockets::new(handed)), config)?)
+        shared.limits.inherit(&handed.legacy);
+        (Some(taking), Bound::new(Arc::new(Sockets::new(handed.sockets)), config)?)
     };
     let successor = tokio::sync::watch::Sender::new(0);
     let drain = Drain {
@@ -188,7 +190,8 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
         Arc::new(Incumbent { shared, sockets, successor, socket, source, program, busy: AtomicBool::new(false) })
     });
     let addresses = bound.clients.iter().map(|(address, _)| *address).chain([bound.admin.0]).collect();
-    let greeter = Greeter { addresses, state: Arc::clone(&state), taking: Mutex::new(taking), incumbent };
+    let limits = Arc::clone(&shared.limits);
+    let greeter = Greeter { addresses, state: Arc::clone(&state), taking: Mutex::new(taking), limits, incumbent };
     let mut server = services(config, &shared, &doors, bound, &drain)?;
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
@@ -363,6 +366,7 @@ struct Greeter {
     state: Arc<AdminState>,
     /// The process that is to drain from now on.
     taking: Mutex<Option<Taking>>,
+    limits: Arc<Limits>,
     incumbent: Option<Arc<Incumbent>>,
 }
 
@@ -381,7 +385,8 @@ impl BackgroundService for Greeter {
         let took_over = taking.is_some();
         if let Some(taking) = taking {
             // It blocks; a panic in it would have told itself.
-            let _done = tokio::task::spawn_blocking(|| taking.serving()).await;
+            let limits = Arc::clone(&self.limits);
+            let _done = tokio::task::spawn_blocking(|| taking.serving(limits)).await;
         }
         if let Some(incumbent) = &self.incumbent {
             Arc::clone(incumbent).listen(took_over);

@@ -7,6 +7,7 @@ use super::Source;
 use super::sockets::Sockets;
 use crate::gateway::Shared;
 use crate::handover::{PATIENCE, Talk, UpgradeError, Word};
+use crate::limit::{Legacy, Limits};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -21,6 +22,9 @@ use tokio::sync::watch;
 
 /// How often the starting process is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a process that drains tells what its keys and models still use: a slot that is free here is free there
+/// no later.
+const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// The process that serves, as its successor sees it.
 #[derive(Debug)]
@@ -90,13 +94,17 @@ impl Incumbent {
             Word::Ready { .. } | Word::Upgrade if *self.shared.leaving.borrow() => {
                 talk.say(&failed("this process is shutting down"))
             }
-            Word::Ready { pid, version } => {
+            Word::Ready { pid, version, limits } => {
                 if self.busy.swap(true, Ordering::AcqRel) {
                     return talk.say(&failed("another upgrade is under way"));
                 }
-                let handed = self.hand_over(&mut talk, pid, &version);
+                let handed = self.hand_over(&mut talk, pid, &version, limits);
                 self.busy.store(false, Ordering::Release);
-                handed
+                handed?;
+                if limits {
+                    self.keep_telling(&mut talk);
+                }
+                Ok(())
             }
             Word::Upgrade => {
                 let answer = match self.start_successor() {
@@ -112,8 +120,11 @@ impl Incumbent {
         }
     }
 
-    fn hand_over(&self, talk: &mut Talk, pid: u32, version: &str) -> io::Result<()> {
-        talk.hand_over(&self.sockets.copies()?)?;
+    fn hand_over(&self, talk: &mut Talk, pid: u32, version: &str, limits: bool) -> io::Result<()> {
+        talk.hand_over(&self.sockets.copies()?, limits)?;
+        if limits {
+            talk.tell(self.shared.limits.legacy())?;
+        }
         match talk.hear()? {
             Word::Serving => {}
             other => return Err(io::Error::other(format!("the new process said {other:?} instead of serving"))),
@@ -123,6 +134,13 @@ impl Incumbent {
         // The drain has begun by itself; whether the successor hears of it changes nothing.
         let _ = talk.say(&Word::Draining { pid: std::process::id(), running: self.running() });
         Ok(())
+    }
+
+    /// Until this process ends, or the successor does.
+    fn keep_telling(&self, talk: &mut Talk) {
+        while talk.tell(self.shared.limits.legacy()).is_ok() {
+            std::thread::park_timeout(TELL_EVERY);
+        }
     }
 
     fn running(&self) -> u64 {
@@ -182,37 +200,66 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 /// A new process in the middle of taking over.
 #[derive(Debug)]
-pub(super) struct Taking(Talk);
+pub(super) struct Taking {
+    talk: Talk,
+    /// The old process tells what its keys and models use.
+    tells: bool,
+}
+
+/// What a new process gets.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub(super) sockets: Vec<(SocketAddr, OwnedFd)>,
+    pub(super) legacy: Vec<Legacy>,
+}
 
 impl Taking {
     /// Says that this process is ready, and gets the sockets.
     ///
     /// # Errors
     /// Why not; the old process serves on.
-    pub(super) fn begin(socket: &Path) -> Result<(Self, Vec<(SocketAddr, OwnedFd)>), UpgradeError> {
+    pub(super) fn begin(socket: &Path) -> Result<(Self, Handed), UpgradeError> {
         let mut talk = Talk::connect(socket)
             .map_err(|reason| UpgradeError::Nobody { path: socket.display().to_string(), reason })?;
-        talk.say(&Word::Ready { pid: std::process::id(), version: env!("CARGO_PKG_VERSION").to_owned() })?;
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        talk.say(&Word::Ready { pid: std::process::id(), version, limits: true })?;
         match talk.hear()? {
-            Word::Sockets { addresses } => {
+            Word::Sockets { addresses, limits } => {
+                let legacy = if limits { talk.hear_legacy()? } else { Vec::new() };
                 let sockets = talk.sockets();
                 if sockets.len() != addresses.len() {
                     return Err(UpgradeError::Refused("some of the sockets were lost on the way".to_owned()));
                 }
-                Ok((Self(talk), addresses.into_iter().zip(sockets).collect()))
+                let sockets = addresses.into_iter().zip(sockets).collect();
+                Ok((Self { talk, tells: limits }, Handed { sockets, legacy }))
             }
             Word::Failed { reason } => Err(UpgradeError::Refused(reason)),
             other => Err(UpgradeError::Refused(format!("the serving process said something else: {other:?}"))),
         }
     }
 
-    /// Says that this process serves; from here on the old one lets nobody in.
-    pub(super) fn serving(mut self) {
-        let heard = self.0.say(&Word::Serving).and_then(|()| self.0.hear());
+    /// Says that this process serves; from here on the old one lets nobody in. Then hears what it still uses, on a
+    /// thread of its own, until it ends.
+    pub(super) fn serving(mut self, limits: Arc<Limits>) {
+        let heard = self.talk.say(&Word::Serving).and_then(|()| self.talk.hear());
         match heard {
             Ok(Word::Draining { pid, running }) => log::info!(pid, running; "took over; the old process drains"),
             Ok(other) => log::warn!(said:? = other; "took over; the old process said something else"),
             Err(error) => log::warn!(error:%; "took over; the old process did not answer"),
+        }
+        if !self.tells {
+            return;
+        }
+        let also = Arc::clone(&limits);
+        let follow = move || {
+            while let Ok(legacy) = self.talk.hear_legacy() {
+                limits.inherit(&legacy);
+            }
+            limits.outlive();
+        };
+        if let Err(error) = std::thread::Builder::new().name("predecessor".to_owned()).spawn(follow) {
+            log::warn!(error:%; "what the old process still uses of its limits cannot be followed");
+            also.outlive();
         }
     }
 }

@@ -127,6 +127,60 @@ async fn c3_two_upgrades_in_a_row_with_five_hundred_streams_each() {
 }
 
 #[tokio::test]
+async fn c3_requests_of_the_minute_carry_over() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).own_key("rpm: 5").start().await;
+    for _ in 0..3 {
+        assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
+    }
+    weir.upgrade().await.expect("the first upgrade");
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
+    weir.upgrade().await.expect("the second upgrade");
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
+    let refused = weir.post(CHAT, CHAT_ASK).await;
+    assert_eq!(refused.status(), 429, "{}", refused.text());
+    assert!(refused.text().contains("5 requests per minute"), "{}", refused.text());
+    assert_eq!(upstream.count(), 5);
+    weir.stop_successor().await;
+    verify(&weir.ledger());
+}
+
+#[tokio::test]
+async fn c3_slots_and_tokens_of_the_old_process_are_taken_in_the_new_one_until_its_requests_end() {
+    let end = Signal::new();
+    let upstream = Upstream::start(Reply::sse().write(CHAT_D.begun()).wait(&end).write(chat_ok())).await;
+    let weir = Setup::new(&upstream.url())
+        .server("drain_delay: 10ms, upgrade_drain: 1h")
+        .own_key("concurrent: 1, tpm: 100000")
+        .start()
+        .await;
+    let first = weir.pid();
+    let mut stream = Client::connect(&weir).await;
+    stream.open(CHAT, CHAT_ASK).await;
+    stream.read_past("Hel").await;
+    weir.upgrade().await.expect("an upgrade");
+    let refused = weir.post(CHAT, CHAT_ASK).await;
+    assert_eq!(refused.status(), 429, "{}", refused.text());
+    assert!(refused.text().contains("at the same time"), "{}", refused.text());
+    end.fire();
+    stream.rest().await;
+    assert!(stream.ended);
+    until("the end of the old process", || !is_alive(first)).await;
+    within("the slot to be free", async {
+        loop {
+            let mut client = Client::connect(&weir).await;
+            client.post(CHAT, CHAT_ASK).await;
+            if client.head().await.status == 200 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    weir.stop_successor().await;
+}
+
+#[tokio::test]
 async fn c3_an_upgrade_that_fails_leaves_the_old_process_serving() {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let weir = Setup::new(&upstream.url()).start().await;
