@@ -20,7 +20,7 @@ async fn l5_a_ledger_that_cannot_be_written_is_told_and_its_recovery_too() {
     let ledger = "ledger: { on_failure: serve }";
     let weir = Setup::new(&upstream.url()).section(ledger).section(&alerts(&receiver)).start().await;
     let stalled = rusqlite::Connection::open(weir.ledger()).unwrap();
-    stalled.busy_timeout(Duration::from_secs(5)).unwrap();
+    stalled.busy_timeout(Duration::from_mins(1)).unwrap();
     stalled.execute_batch("BEGIN IMMEDIATE").unwrap();
     assert_eq!(weir.post("/v1/chat/completions", CHAT_ASK).await.text(), chat_seen());
     let first = receiver.request(0).await;

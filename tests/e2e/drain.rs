@@ -21,7 +21,7 @@ async fn ready(weir: &Weir) -> u16 {
 async fn c3_sigterm_serves_on_closes_then_refuses_and_waits_for_streams() {
     let end = Signal::new();
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
-    let weir = Setup::new(&upstream.url()).server("drain_delay: 1s, drain: 20s").start().await;
+    let weir = Setup::new(&upstream.url()).server("drain_delay: 8s, drain: 1h").start().await;
     let rest = chat_ok().replacen(&CHAT_D.begun(), "", 1);
     upstream.push(Reply::sse().write(CHAT_D.begun()).wait(&end).write(rest));
     let mut stream = Client::connect(&weir).await;
@@ -43,7 +43,12 @@ async fn c3_sigterm_serves_on_closes_then_refuses_and_waits_for_streams() {
     let mut fresh = Client::connect(&weir).await;
     let head = fresh.open(CHAT, CHAT_ASK).await;
     assert_eq!((head.status, head.get("connection")), (200, Some("close")), "new connections are still taken");
-    within("the listeners' end", async { while is_open(&weir).await {} }).await;
+    within("the listeners' end", async {
+        while is_open(&weir).await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
     assert_eq!(ready(&weir).await, 503, "operators are still answered");
     let head = late.open(CHAT, CHAT_ASK).await;
     let refusal = late.rest().await;
@@ -124,7 +129,7 @@ async fn c3_kill_9_during_the_drain_loses_no_record() {
 async fn c3_http2_clients_are_told_by_goaway_and_keep_their_streams() {
     let end = Signal::new();
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
-    let weir = Setup::new(&upstream.url()).listen("h2c: true").server("drain_delay: 20s, drain: 20s").start().await;
+    let weir = Setup::new(&upstream.url()).listen("h2c: true").server("drain_delay: 1h, drain: 1h").start().await;
     let rest = chat_ok().replacen(&CHAT_D.begun(), "", 1);
     upstream.push(Reply::sse().write(CHAT_D.begun()).wait(&end).write(rest));
     let client = H2Client::connect(&weir).await;

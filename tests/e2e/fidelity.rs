@@ -157,7 +157,8 @@ async fn f5_b250_an_unknown_encoding_passes_raw() {
     let noise = b"\x00\xffnot text at all: \n\n: half";
     let reply = Reply::sse().header("content-encoding", "foo").write(noise).pause(700).write(noise);
     let upstream = Upstream::start(reply).await;
-    let weir = Setup::new(&upstream.url()).quick_keepalive().start().await;
+    let weir =
+        Setup::new(&upstream.url()).defaults("keepalive: { interval: 200ms, before_headers: off }").start().await;
     let received = weir.post(CHAT, CHAT_ASK).await;
     assert_eq!(received.status(), 200);
     assert_eq!(received.head.get("content-encoding"), Some("foo"));
@@ -300,12 +301,15 @@ async fn f9_a_broken_json_answer_is_502_while_it_is_held() {
 
 #[tokio::test]
 async fn f9_b52_a_large_answer_that_breaks_has_no_last_chunk() {
-    let reply = Reply::json(200, vec![b'x'; 3 << 20]).framing(Framing::Length(4 << 20)).rst();
+    // A reset takes along what is still on its way: it waits until enough has come for the reply to be sent on.
+    let go_on = Signal::new();
+    let reply = Reply::json(200, vec![b'x'; 3 << 20]).framing(Framing::Length(4 << 20)).wait(&go_on).rst();
     let upstream = Upstream::start(reply).await;
     let weir = Setup::new(&upstream.url()).start().await;
     let mut client = Client::connect(&weir).await;
     let head = client.open(CHAT, CHAT_D.ask_json()).await;
     assert_eq!(head.status, 200);
+    go_on.fire();
     client.rest().await;
     assert!(!client.ended, "a break may not look like an end");
     assert!(client.is_closed().await);
@@ -316,7 +320,7 @@ async fn f9_b52_a_large_answer_that_breaks_has_no_last_chunk() {
 async fn f9_b52_a_large_answer_that_takes_too_long_has_no_last_chunk() {
     let reply = Reply::json(200, vec![b'x'; 3 << 20]).framing(Framing::Length(4 << 20)).hang();
     let upstream = Upstream::start(reply).await;
-    let weir = Setup::new(&upstream.url()).defaults("timeouts: { non_stream: 700ms }").start().await;
+    let weir = Setup::new(&upstream.url()).defaults("timeouts: { non_stream: 5s }").start().await;
     let mut client = Client::connect(&weir).await;
     let head = client.open(CHAT, CHAT_D.ask_json()).await;
     client.rest().await;

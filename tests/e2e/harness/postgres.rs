@@ -1,7 +1,6 @@
 //! Debian's `postgresql`, started on a free port in a folder of its own. Absent, its tests fail.
 
-use super::within;
-use std::net::TcpListener;
+use super::{free_address, within};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -35,7 +34,7 @@ impl Postgres {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).expect("permissions");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let port = free_address().port();
         let mut server = Self { folder, port, process: None };
         let made = program("initdb")
             .args(["--no-sync", "--auth=trust", "--username=weir", "--encoding=UTF8", "-D"])

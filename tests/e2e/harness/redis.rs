@@ -1,8 +1,8 @@
 //! Debian's Redis, started on a free port. Absent, its tests fail.
 
-use super::within;
+use super::{free_address, within};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(crate) struct Redis {
 
 impl Redis {
     pub(crate) async fn start() -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let port = free_address().port();
         let mut server = Self { folder: tempfile::tempdir().expect("a folder"), port, process: None };
         server.run().await;
         server
@@ -51,7 +51,7 @@ impl Redis {
     /// The first line of an answer, such as `:3`; `None` when nobody answers.
     pub(crate) fn ask(&self, command: &str) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+        stream.set_read_timeout(Some(super::PATIENCE)).ok()?;
         write!(stream, "{command}\r\n").ok()?;
         let mut bytes = [0; 1024];
         let read = stream.read(&mut bytes).ok()?;

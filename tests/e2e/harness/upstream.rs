@@ -394,31 +394,35 @@ async fn read_chunked(reader: &mut ReadHalf<Connection>, buffer: &mut BytesMut) 
 
 async fn play(writer: &mut WriteHalf<Connection>, reply: &Reply, seen: &Seen) -> io::Result<Left> {
     for step in &reply.before {
-        if let Some(left) = act(writer, step, Framing::Close).await? {
+        if let Some(left) = act(step).await {
             return Ok(left);
         }
     }
-    if reply.status != 0 {
-        writer.write_all(head(reply).as_bytes()).await?;
-        writer.flush().await?;
-    }
+    let mut begin = if reply.status == 0 { Vec::new() } else { head(reply).into_bytes() };
     for step in &reply.steps {
-        if let Some(left) = act(writer, step, reply.framing).await? {
+        // A write goes out together with the head before it: no stall of this process can come between the two.
+        let bytes = match step {
+            Step::Write(bytes) => framed(bytes, reply.framing),
+            Step::Raw(bytes) => bytes.to_vec(),
+            _ => Vec::new(),
+        };
+        begin.extend_from_slice(&bytes);
+        writer.write_all(&begin).await?;
+        writer.flush().await?;
+        begin.clear();
+        if let Some(left) = act(step).await {
             return Ok(left);
         }
         if let Step::Write(bytes) | Step::Raw(bytes) = step {
             seen.wrote(bytes.len());
         }
     }
-    match reply.framing {
-        Framing::Chunked => {
-            writer.write_all(b"0\r\n\r\n").await?;
-            writer.flush().await?;
-            Ok(Left::Open)
-        }
-        Framing::Length(_) => Ok(Left::Open),
-        Framing::Close => Ok(Left::Finished),
+    if reply.framing == Framing::Chunked {
+        begin.extend_from_slice(b"0\r\n\r\n");
     }
+    writer.write_all(&begin).await?;
+    writer.flush().await?;
+    Ok(if reply.framing == Framing::Close { Left::Finished } else { Left::Open })
 }
 
 fn head(reply: &Reply) -> String {
@@ -434,28 +438,25 @@ fn head(reply: &Reply) -> String {
     head + "\r\n"
 }
 
-async fn act(writer: &mut WriteHalf<Connection>, step: &Step, framing: Framing) -> io::Result<Option<Left>> {
+/// What one write of a body looks like on the wire.
+fn framed(bytes: &Bytes, framing: Framing) -> Vec<u8> {
+    if framing != Framing::Chunked || bytes.is_empty() {
+        return bytes.to_vec();
+    }
+    [format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat()
+}
+
+/// Everything of a step that is no writing.
+async fn act(step: &Step) -> Option<Left> {
     match step {
-        Step::Write(bytes) if framing == Framing::Chunked && !bytes.is_empty() => {
-            let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
-            chunk.extend_from_slice(bytes);
-            chunk.extend_from_slice(b"\r\n");
-            writer.write_all(&chunk).await?;
-            writer.flush().await?;
-            tokio::task::yield_now().await;
-        }
-        Step::Write(bytes) | Step::Raw(bytes) => {
-            writer.write_all(bytes).await?;
-            writer.flush().await?;
-            tokio::task::yield_now().await;
-        }
+        Step::Write(_) | Step::Raw(_) => tokio::task::yield_now().await,
         Step::Pause(time) => tokio::time::sleep(*time).await,
         Step::Wait(signal) => within("a signal of the test", signal.wait()).await,
-        Step::Fin => return Ok(Some(Left::Finished)),
-        Step::Cut => return Ok(Some(Left::Cut)),
-        Step::Rst | Step::Reset(_) => return Ok(Some(Left::Reset)),
+        Step::Fin => return Some(Left::Finished),
+        Step::Cut => return Some(Left::Cut),
+        Step::Rst | Step::Reset(_) => return Some(Left::Reset),
         Step::GoAway => {}
         Step::Hang => std::future::pending().await,
     }
-    Ok(None)
+    None
 }

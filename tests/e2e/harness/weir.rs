@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// The secret of the virtual key `test`, which may use every model.
 pub(crate) const KEY: &str = "test-key";
@@ -245,6 +245,7 @@ impl Weir {
             .spawn()
             .expect("the binary");
         let lines = Arc::new(Mutex::new(Vec::new()));
+        ALL_LINES.lock().unwrap().push(Arc::clone(&lines));
         let (out, err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
         collect(out, Arc::clone(&lines));
         collect(err, Arc::clone(&lines));
@@ -265,7 +266,9 @@ impl Weir {
             Ok(Err(status)) => format!("it ended with {status}"),
             Err(_) => "it was never ready".into(),
         };
-        let _ = weir.child.get_mut().unwrap().wait();
+        let child = weir.child.get_mut().unwrap();
+        let _ = child.kill();
+        let _ = child.wait();
         Err(format!("{said}\n{yaml}\n{}", weir.said()))
     }
 
@@ -461,15 +464,28 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     const_hex::encode(sha2::Sha256::digest(bytes))
 }
 
-/// A port that nobody else takes before weir does: each test process has a window of its own, below
-/// the ports that the system gives out by itself.
-fn free_address() -> SocketAddr {
+/// What each gateway of this process has written.
+static ALL_LINES: Mutex<Vec<Arc<Mutex<Vec<String>>>>> = Mutex::new(Vec::new());
+
+/// Whether a gateway of this test, running or not, wrote this.
+pub(crate) fn said_by_any(words: &str) -> bool {
+    ALL_LINES.lock().unwrap().iter().any(|lines| lines.lock().unwrap().iter().any(|line| line.contains(words)))
+}
+
+/// An address that nobody listens on, and that nobody else takes: each test process has a window of ports of its
+/// own, below those that the system gives out by itself. Who listens on a window's first port has it.
+pub(crate) fn free_address() -> SocketAddr {
     const FIRST: u16 = 10_000;
     const WINDOW: u16 = 100;
-    const WINDOWS: u32 = 220;
+    const WINDOWS: u16 = 220;
+    static OWN: LazyLock<(u16, std::net::TcpListener)> = LazyLock::new(|| {
+        let begin = u16::try_from(std::process::id() % u32::from(WINDOWS)).expect("less than 220");
+        let mut windows = (0..WINDOWS).map(|next| FIRST + (begin + next) % WINDOWS * WINDOW);
+        let own = windows.find_map(|first| Some((first, std::net::TcpListener::bind(("127.0.0.1", first)).ok()?)));
+        own.expect("a window of ports that nobody has")
+    });
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let window = u16::try_from(std::process::id() % WINDOWS).expect("less than 220");
-    let port = || FIRST + window * WINDOW + NEXT.fetch_add(1, Ordering::Relaxed) % WINDOW;
+    let port = || OWN.0 + 1 + NEXT.fetch_add(1, Ordering::Relaxed) % (WINDOW - 1);
     let mut addresses = std::iter::repeat_with(|| SocketAddr::from(([127, 0, 0, 1], port()))).take(WINDOW.into());
     addresses.find(|address| std::net::TcpListener::bind(address).is_ok()).expect("a free port in the window")
 }

@@ -229,7 +229,9 @@ impl Drop for Doorstep {
 /// [`Phase::Connect`].
 pub(super) async fn doorstep(dialect: Dialect, fault: Fault) -> Doorstep {
     let socket = TcpSocket::new_v4().expect("a socket");
-    socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    // Nobody else may come to listen where nobody is to listen.
+    socket.set_reuseaddr(true).expect("an option");
+    socket.bind(free_address()).expect("a free port");
     let listener = socket.listen(1).expect("a listener");
     let address = listener.local_addr().expect("an address");
     match fault {
@@ -238,7 +240,7 @@ pub(super) async fn doorstep(dialect: Dialect, fault: Fault) -> Doorstep {
             let mut queued = Vec::new();
             // It lets nobody in.
             while let Ok(Ok(socket)) =
-                tokio::time::timeout(Duration::from_millis(100), TcpStream::connect(address)).await
+                tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address)).await
             {
                 queued.push(socket);
             }
