@@ -9,7 +9,9 @@ use crate::upstream::decode::Coding;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use pingora_core::protocols::http::client::HttpSession;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 /// E1: after the terminal event the upstream is read on for this long at most …
@@ -59,12 +61,14 @@ impl Body {
         }
     }
 
-    /// E1: the upstream is read to its end for a moment, so that its connection can be used again.
-    pub(super) fn read_tail(self, exchange: &Exchange) {
+    /// E1: the upstream is read to its end for a moment, so that its connection can be used again. What
+    /// has come already is read at once: called before the client's response is closed, the connection is
+    /// in the pool by the time the client can ask again.
+    pub(super) async fn read_tail(self, exchange: &Exchange) {
         let shared = Arc::clone(&exchange.shared);
         let Answer { mut session, peer, .. } = *self.answer;
-        tokio::spawn(async move {
-            let tail = async {
+        let mut tail = Box::pin(async move {
+            let rest = async {
                 let mut size = 0;
                 while size <= TAIL_BYTES {
                     match session.read_response_body().await {
@@ -75,12 +79,16 @@ impl Body {
                 }
                 false
             };
-            if matches!(tokio::time::timeout(TAIL_TIME, tail).await, Ok(true)) {
+            if matches!(tokio::time::timeout(TAIL_TIME, rest).await, Ok(true)) {
                 shared.connections.release(session, &peer).await;
             } else {
                 session.shutdown().await;
             }
         });
+        let ready = poll_fn(|context| Poll::Ready(tail.as_mut().poll(context).is_ready())).await;
+        if !ready {
+            tokio::spawn(tail);
+        }
     }
 
     /// Gives the connection up.

@@ -171,13 +171,13 @@ impl Gateway {
         exchange.free_slot();
         self.open(session, exchange, down).await?;
         if exchange.live.config.ledger.durability == Durability::Strict {
-            reply.body.read_tail(exchange);
+            reply.body.read_tail(exchange).await;
             exchange.last_words = Some(reply.first);
             return Ok(Tried::Done(outcome, "reply"));
         }
         exchange.record.bytes += reply.first.len() as u64;
+        reply.body.read_tail(exchange).await;
         let written = session.as_downstream_mut().write_response_body(reply.first, true).await;
-        reply.body.read_tail(exchange);
         written.map_err(|_| Break::ClientGone)?;
         Ok(Tried::Done(outcome, "reply"))
     }
@@ -257,8 +257,8 @@ impl Gateway {
             meter.reply(&usage);
             book_meter(&mut exchange.record, &mut exchange.booking, &exchange.shared, &meter, reply.target);
         }
+        reply.body.read_tail(exchange).await;
         self.close(session).await?;
-        reply.body.read_tail(exchange);
         Ok(Tried::Done(Outcome::Completed, cause))
     }
 
@@ -281,7 +281,7 @@ impl Gateway {
         }
         let failed = refused(exchange, &reply, status, &text);
         if reply.body.ended {
-            reply.body.read_tail(exchange);
+            reply.body.read_tail(exchange).await;
         } else {
             reply.body.abandon().await;
         }

@@ -157,12 +157,20 @@ impl Gateway {
             }
             Next::Done(outcome, cause) => (outcome, cause),
         };
-        let closed = if exchange.last_words.is_some() { Ok(()) } else { self.close(session).await };
+        let held_back = exchange.last_words.is_some();
         match outcome {
-            Outcome::Completed | Outcome::Truncated => reply.body.read_tail(exchange),
-            _ => reply.body.abandon().await,
+            Outcome::Completed | Outcome::Truncated => {
+                reply.body.read_tail(exchange).await;
+                if !held_back {
+                    self.close(session).await?;
+                }
+            }
+            _ => {
+                let closed = if held_back { Ok(()) } else { self.close(session).await };
+                reply.body.abandon().await;
+                closed?;
+            }
         }
-        closed?;
         Ok(Tried::Done(outcome, cause))
     }
 }
