@@ -198,7 +198,7 @@ impl Exchange {
             unrouted: None,
             held: Held::new(Arc::clone(&shared)),
             storing: Storing::default(),
-            over: crate::server::is_over(),
+            over: super::lobby::is_over(),
             origin: None,
             end_now: shared.end_now.subscribe(),
             timer: Timer::new(began),

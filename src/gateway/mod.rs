@@ -14,6 +14,7 @@ mod exchange;
 mod failed;
 mod holder;
 mod limits;
+mod lobby;
 mod pump;
 mod reply;
 mod shared;
@@ -23,9 +24,11 @@ mod tail;
 
 pub use arrears::Arrears;
 pub use exchange::{Admitted, Exchange};
+pub use lobby::{Departed, Passage, enter, over};
 pub use shared::{EndNow, Held, Shared};
 
 use crate::admission::headers;
+use crate::config::Key;
 use crate::otlp::Trace;
 use crate::outcome::{Failure, Outcome};
 use crate::refusal::Reason;
@@ -56,53 +59,79 @@ impl Gateway {
         Self { shared }
     }
 
-    /// Answers a request, or leaves it to Pingora's own way (`false`).
-    async fn serve(&self, session: &mut Session, exchange: &mut Exchange) -> Result<bool, Break> {
-        match self.admit(session, exchange).await {
+    /// Answers what was let in, and what was not.
+    async fn answer(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        entry: Result<Entry, Denial>,
+    ) -> Result<(), Break> {
+        match entry {
             Ok(Entry::Routed(admitted)) => {
                 exchange.admitted = Some(Arc::clone(&admitted));
                 match limits::reserve(exchange, &admitted).await {
-                    Ok(()) => self.attempts(session, exchange, &admitted).await?,
-                    Err(reason) => self.refuse(session, exchange, &reason).await?,
+                    Ok(()) => self.attempts(session, exchange, &admitted).await,
+                    Err(reason) => self.refuse(session, exchange, &reason).await,
                 }
             }
-            Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await?,
-            Ok(Entry::Preflight) => self.preflight(session, exchange).await?,
-            Ok(Entry::OwnUsage(key)) => self.own_usage(session, exchange, &key).await?,
-            Ok(Entry::Page(asset)) => self.page(session, exchange, &asset).await?,
-            Ok(Entry::Unrouted { key, target }) => {
-                let opened = match limits::reserve_unrouted(exchange, &key).await {
-                    Ok(()) => booking::open(exchange, None, Some(&target)).await,
-                    Err(reason) => Err(reason),
-                };
-                match opened {
-                    Ok(()) => {
-                        exchange.attempt_begins(&target);
-                        return Ok(false);
-                    }
-                    Err(reason) => self.refuse(session, exchange, &reason).await?,
-                }
-            }
-            Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await?,
-            Err(Denial::Gone) => return Err(Break::ClientGone),
+            Ok(Entry::Models { key, id }) => self.models(session, exchange, &key, id.as_deref()).await,
+            Ok(Entry::Preflight) => self.preflight(session, exchange).await,
+            Ok(Entry::OwnUsage(key)) => self.own_usage(session, exchange, &key).await,
+            Ok(Entry::Page(asset)) => self.page(session, exchange, &asset).await,
+            Err(Denial::Refused(reason)) => self.refuse(session, exchange, &reason).await,
+            Err(Denial::Gone) => Err(Break::ClientGone),
+            // Not asked: it goes Pingora's way.
+            Ok(Entry::Unrouted { .. }) => Ok(()),
         }
-        Ok(true)
+    }
+
+    /// Lets a passthrough request go Pingora's way (`false`), or refuses it.
+    async fn let_through(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        key: &Arc<Key>,
+        target: &Arc<str>,
+    ) -> Result<bool, Break> {
+        let opened = match limits::reserve_unrouted(exchange, key).await {
+            Ok(()) => booking::open(exchange, None, Some(target)).await,
+            Err(reason) => Err(reason),
+        };
+        match opened {
+            Ok(()) => {
+                exchange.attempt_begins(target);
+                Ok(false)
+            }
+            Err(reason) => self.refuse(session, exchange, &reason).await.map(|()| true),
+        }
+    }
+
+    /// What Pingora is told about an answer that broke off.
+    #[expect(clippy::unused_self, reason = "a stage of the gateway")]
+    fn concluded<T>(&self, exchange: &mut Exchange, answered: Result<T, Break>) -> Result<T> {
+        answered.map_err(|broken| {
+            if broken == Break::ClientGone {
+                exchange.conclude(Outcome::ClientGone, "client_gone");
+            }
+            closed_without_end()
+        })
     }
 }
 
 #[async_trait]
 impl ProxyHttp for Gateway {
-    /// Boxed: Pingora's futures hold it in several places.
-    type CTX = Box<Exchange>;
+    /// Boxed: Pingora's futures hold it in several places. `None` once the request has left them.
+    type CTX = Option<Box<Exchange>>;
 
     fn new_ctx(&self) -> Self::CTX {
-        crate::server::head_was_read();
-        Box::new(Exchange::new(Arc::clone(&self.shared)))
+        lobby::head_was_read();
+        Some(Box::new(Exchange::new(Arc::clone(&self.shared))))
     }
 
     fn init_downstream_modules(&self, _: &mut pingora_core::modules::http::HttpModules) {}
 
-    async fn request_filter(&self, session: &mut Session, exchange: &mut Self::CTX) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, context: &mut Self::CTX) -> Result<bool> {
+        let exchange = present(context)?;
         let keepalive = exchange.live.config.server.keepalive_timeout.as_secs();
         let stays = !*self.shared.leaving.borrow();
         session.as_downstream_mut().set_keepalive(stays.then_some(keepalive));
@@ -110,17 +139,19 @@ impl ProxyHttp for Gateway {
         if self.shared.traces.is_some() {
             exchange.record.trace = Some(Box::new(Trace::of(&session.req_header().headers)));
         }
-        match self.serve(session, exchange).await {
-            Ok(answered) => Ok(answered),
-            Err(Break::ClientGone) => {
-                exchange.conclude(Outcome::ClientGone, "client_gone");
-                Err(closed_without_end())
-            }
-            Err(Break::Relay(_)) => Err(closed_without_end()),
+        let entry = self.admit(session, exchange).await;
+        if let Ok(Entry::Unrouted { key, target }) = &entry {
+            let passed = self.let_through(session, exchange, key, target).await;
+            return self.concluded(exchange, passed);
         }
+        let entry = lobby::leave(session, context, entry).await;
+        let exchange = present(context)?;
+        let answered = self.answer(session, exchange, entry).await;
+        self.concluded(exchange, answered).map(|()| true)
     }
 
-    async fn upstream_peer(&self, _: &mut Session, exchange: &mut Self::CTX) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, _: &mut Session, context: &mut Self::CTX) -> Result<Box<HttpPeer>> {
+        let exchange = present(context)?;
         let site = match (&exchange.aim, &exchange.unrouted) {
             (Some(aim), _) => Arc::clone(&aim.target.site),
             (None, Some(unrouted)) => Arc::clone(&unrouted.site),
@@ -140,17 +171,13 @@ impl ProxyHttp for Gateway {
         &self,
         session: &mut Session,
         head: &mut RequestHeader,
-        exchange: &mut Self::CTX,
+        context: &mut Self::CTX,
     ) -> Result<()> {
-        head_up(session, head, exchange)
+        head_up(session, head, present(context)?)
     }
 
-    async fn response_filter(
-        &self,
-        _: &mut Session,
-        head: &mut ResponseHeader,
-        exchange: &mut Self::CTX,
-    ) -> Result<()> {
+    async fn response_filter(&self, _: &mut Session, head: &mut ResponseHeader, context: &mut Self::CTX) -> Result<()> {
+        let exchange = present(context)?;
         if exchange.unrouted.is_some()
             && let Err(failure) = booking::durable(exchange).await
         {
@@ -194,13 +221,15 @@ impl ProxyHttp for Gateway {
         _: &mut Session,
         body: &mut Option<Bytes>,
         _end: bool,
-        exchange: &mut Self::CTX,
+        context: &mut Self::CTX,
     ) -> Result<Option<Duration>> {
-        body_down(exchange, Instant::now(), body);
+        body_down(present(context)?, Instant::now(), body);
         Ok(None)
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, exchange: &mut Self::CTX) -> FailToProxy {
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Self::CTX) -> FailToProxy {
+        let failed = FailToProxy { error_code: 0, can_reuse_downstream: false };
+        let Some(exchange) = context else { return failed };
         if exchange.unrouted.is_some() && session.response_written().is_none() {
             log::debug!(error:%; "a passthrough request failed");
             let by_ledger = exchange.record.cause == Some(Failure::Ledger.word());
@@ -210,10 +239,11 @@ impl ProxyHttp for Gateway {
                 exchange.conclude(Outcome::ClientGone, "client_gone");
             }
         }
-        FailToProxy { error_code: 0, can_reuse_downstream: false }
+        failed
     }
 
-    async fn logging(&self, _: &mut Session, error: Option<&Error>, exchange: &mut Self::CTX) {
+    async fn logging(&self, _: &mut Session, error: Option<&Error>, context: &mut Self::CTX) {
+        let Some(exchange) = context else { return };
         if exchange.unrouted.is_some() {
             let (outcome, cause) = answer::unrouted_outcome(exchange.record.status, error);
             exchange.conclude(outcome, cause);
@@ -231,9 +261,14 @@ impl ProxyHttp for Gateway {
         true
     }
 
-    fn request_summary(&self, _: &Session, exchange: &Self::CTX) -> String {
-        exchange.id.clone()
+    fn request_summary(&self, _: &Session, context: &Self::CTX) -> String {
+        context.as_ref().map(|exchange| exchange.id.clone()).unwrap_or_default()
     }
+}
+
+/// The exchange of a request that is still in Pingora's phases, as each is that they are called for.
+fn present(context: &mut Option<Box<Exchange>>) -> Result<&mut Exchange> {
+    context.as_deref_mut().ok_or_else(|| Error::explain(ErrorType::InternalError, "the request has left"))
 }
 
 /// The head of one attempt, before it goes up: credentials, the operator's own headers, the place in the trace.

@@ -33,6 +33,10 @@ impl Gateway {
         if !exchange.client.opened {
             exchange.client.head = stream_head(session, exchange, &reply).ok();
         }
+        // Its copy of the upstream's head is of no more use: 2 KiB for as long as the stream lasts.
+        if let Ok(bare) = ResponseHeader::build(reply.head.status, Some(0)) {
+            reply.head = bare;
+        }
         let normalizer = normalizer(exchange, &reply);
         if let Some(relay) = &mut exchange.relay {
             relay.on(Instant::now(), Input::Head);

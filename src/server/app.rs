@@ -4,7 +4,7 @@
 
 use super::doors::is_refused;
 use super::proxied::read_header;
-use crate::gateway::{Gateway, Shared};
+use crate::gateway::{Gateway, Passage, Shared, enter, over};
 use async_trait::async_trait;
 use pingora_core::apps::{HttpPersistentSettings, HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::listeners::tls::Acceptor;
@@ -18,30 +18,16 @@ use pingora_proxy::HttpProxy;
 use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 tokio::task_local! {
-    /// The head of the request that this task serves has been read.
-    static HEAD_READ: Cell<bool>;
     /// How far a connection that may become HTTP/2 has come.
     static BEGUN: Cell<Begun>;
 }
 
-tokio::task_local! {
-    /// The connection that this task serves is one too many.
-    static OVER: ();
-}
-
 /// Connections beyond `max_connections` that are told so; further ones are closed without a word.
 const TOLD: u64 = 256;
-
-/// Whether the connection of this task is one too many (B3).
-#[must_use]
-pub fn is_over() -> bool {
-    OVER.try_with(|()| ()).is_ok()
-}
 
 /// Streams of one client's HTTP/2 connection at once; what is beyond waits at the client.
 const HTTP2_STREAMS: u32 = 100;
@@ -76,11 +62,6 @@ enum Begun {
 
 fn begun(next: Begun) {
     let _ = BEGUN.try_with(|begun| begun.set(next));
-}
-
-/// Called when a request's context is made, which is right after its head was read.
-pub fn head_was_read() {
-    let _ = HEAD_READ.try_with(|read| read.set(true));
 }
 
 /// A listener's connections: one that may become HTTP/2 has to begin within the bound of a head.
@@ -158,10 +139,15 @@ impl ServerApp for Connections {
             || matches!(stream.selected_alpn_proto(), Some(ALPN::H2));
         if one_too_many.is_some() {
             // The requests of an HTTP/2 connection run in tasks of their own, which would not know.
-            return if may_be_http2 { None } else { OVER.scope((), self.app.process_new(stream, shutdown)).await };
+            return if may_be_http2 { None } else { over(self.app.process_new(stream, shutdown)).await };
         }
         if !may_be_http2 {
-            self.app.http1(stream, shutdown).await;
+            // Pingora's task, which had room for a TLS handshake and for HTTP/2 (9 KiB), ends here.
+            let (app, shutdown) = (Arc::clone(&self.app), shutdown.clone());
+            tokio::spawn(async move {
+                let _connection = connection;
+                app.http1(stream, &shutdown).await;
+            });
             return None;
         }
         let work = BEGUN.scope(Cell::new(Begun::No), async {
@@ -185,6 +171,7 @@ impl ServerApp for Connections {
 /// The proxy, bounded.
 pub(super) struct App {
     proxy: Arc<HttpProxy<Gateway>>,
+    gateway: Gateway,
     header_timeout: Duration,
 }
 
@@ -192,8 +179,8 @@ impl App {
     /// `header_timeout` bounds the time to a whole head on a new connection; a kept one may be
     /// idle first.
     #[must_use]
-    pub(super) fn new(proxy: HttpProxy<Gateway>, header_timeout: Duration) -> Self {
-        Self { proxy: Arc::new(proxy), header_timeout }
+    pub(super) fn new(proxy: HttpProxy<Gateway>, gateway: Gateway, header_timeout: Duration) -> Self {
+        Self { proxy: Arc::new(proxy), gateway, header_timeout }
     }
 
     /// The requests of an HTTP/1 connection, one after the other, as Pingora's own loop has them; but
@@ -228,21 +215,17 @@ impl App {
             session.set_connection_user_context(Some(kept));
             bound += session.get_keepalive().map_or(Duration::ZERO, Duration::from_secs);
         }
-        let bound = tokio::time::sleep(bound);
-        let mut work = self.proxy.process_new_http(session, shutdown);
-        HEAD_READ.scope(Cell::new(false), async move {
-            let mut bound = pin!(bound);
-            tokio::select! {
-                biased;
-                done = &mut work => return done,
-                () = &mut bound => {}
+        let passage = enter(self.proxy.process_new_http(session, shutdown), bound);
+        async move {
+            match passage.await {
+                Passage::Through(reused) => reused,
+                Passage::Left(departed) => Box::pin(self.gateway.attend(departed)).await,
+                Passage::TooSlow => {
+                    log::debug!("a request's head was too slow: the connection is closed");
+                    None
+                }
             }
-            if !HEAD_READ.with(Cell::get) {
-                log::debug!("a request's head was too slow: the connection is closed");
-                return None;
-            }
-            work.await
-        })
+        }
     }
 }
 

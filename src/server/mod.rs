@@ -17,7 +17,6 @@ mod spending;
 mod upgrade;
 mod watch;
 
-pub use app::{head_was_read, is_over};
 pub use listen::ListenError;
 
 use crate::admin::{self, AdminState, Control, Readiness, Reload};
@@ -325,7 +324,8 @@ fn proxy(
     h2c: bool,
     front: Option<app::Front>,
 ) -> Service<app::Connections> {
-    let mut proxy = HttpProxy::new(Gateway::new(Arc::clone(shared)), Arc::clone(conf));
+    let gateway = Gateway::new(Arc::clone(shared));
+    let mut proxy = HttpProxy::new(gateway.clone(), Arc::clone(conf));
     let mut options = HttpServerOptions::default();
     options.h2c = h2c;
     options.h2_idle_timeout = Some(config.server.keepalive_timeout);
@@ -333,7 +333,7 @@ fn proxy(
     proxy.h2_options = Some(app::http2());
     proxy.handle_init_modules();
     let name = if h2c { "clients (h2c)" } else { "clients" };
-    let app = app::App::new(proxy, config.server.header_timeout);
+    let app = app::App::new(proxy, gateway, config.server.header_timeout);
     Service::new(name.to_owned(), app::Connections::new(app, Arc::clone(shared), front))
 }
 
