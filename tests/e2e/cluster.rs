@@ -85,6 +85,32 @@ async fn a_limit_holds() {
 }
 
 #[tokio::test]
+async fn g4_the_store_is_reached_by_tls_if_its_certificate_is_of_a_known_authority() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let redis = Redis::start_tls(&pki).await;
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let setup = |pki: &Pki, name: &str| {
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let [ca, ..] = pki.write(&folder);
+        let limits = format!("limits: {{ store: {{ redis: \"{}\" }}, on_failure: reject }}", redis.tls_url(&ca));
+        Setup::new(&upstream.url()).section(&limits).own_key("rpm: 2")
+    };
+    let (one, two) = (setup(&pki, "one").start().await, setup(&pki, "two").start().await);
+    for weir in [&one, &two] {
+        weir.settles("weir_limit_store_up", 1.0).await;
+        assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
+    }
+    for weir in [&one, &two] {
+        assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 429, "they count together");
+    }
+    let stranger = setup(&other, "stranger").start().await;
+    assert_eq!(stranger.metric("weir_limit_store_up", &[]).await.to_bits(), 0.0_f64.to_bits());
+    assert_eq!(stranger.post(CHAT, CHAT_ASK).await.status(), 503, "it does not talk to whom it cannot verify");
+}
+
+#[tokio::test]
 async fn g4_a_budget_is_not_overdrawn_by_three_gateways_and_survives_them_and_the_store() {
     with_a_store(a_budget_is_not_overdrawn).await;
 }

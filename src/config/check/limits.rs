@@ -3,6 +3,7 @@
 use super::Check;
 use crate::config::keypath::KeyPath;
 use crate::config::{Budget, LimitStore, raw};
+use crate::limit::remote;
 
 impl Check<'_> {
     pub(super) fn limit_store(&mut self, raw: raw::LimitStore) -> LimitStore {
@@ -10,18 +11,10 @@ impl Check<'_> {
             None | Some(raw::Store::Local) => None,
             Some(raw::Store::Redis(url)) => Some(url.0),
         };
-        if let Some(url) = &redis {
-            let text = url.expose();
-            let message = if text.starts_with("rediss://") {
-                "TLS to the store is not built; use redis:// over a private network or a tunnel"
-            } else if text.starts_with("redis://") && redis::parse_redis_url(text).is_some() {
-                ""
-            } else {
-                "write the address of a Redis or Valkey, such as redis://:password@10.0.0.9:6379/0"
-            };
-            if !message.is_empty() {
-                self.error(&KeyPath::root().key("limits").key("store").key("redis"), message.to_owned());
-            }
+        if let Some(url) = &redis
+            && let Err(error) = remote::client(url.expose())
+        {
+            self.error(&KeyPath::root().key("limits").key("store").key("redis"), error.to_string());
         }
         LimitStore { redis, on_failure: raw.on_failure }
     }

@@ -24,7 +24,7 @@ pub(in crate::config) struct LimitStore {
 pub(in crate::config) enum Store {
     /// In this process.
     Local,
-    /// Redis or Valkey, such as `{ redis: "redis://10.0.0.9:6379" }`; a secret.
+    /// Redis or Valkey, such as `{ redis: "redis://10.0.0.9:6379" }`, or `rediss://` with TLS; a secret.
     Redis(SecretText),
 }
 

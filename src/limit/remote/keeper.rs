@@ -2,7 +2,9 @@
 //!
 //! Started by the server as a thread of its own, so that no worker's runtime has to outlive it.
 
-use super::{Heard, LEASE, Note, PATIENCE, Remote, Running, Spent, millis, script, spent, tag, told};
+use super::{
+    AddressError, Heard, LEASE, Note, PATIENCE, Remote, Running, Spent, client, millis, script, spent, tag, told,
+};
 use crate::config::{OnStoreFailure, Period, Secret};
 use crate::limit::{Limits, Whose};
 use redis::aio::MultiplexedConnection;
@@ -28,8 +30,8 @@ const BATCH: usize = 256;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Not an address of Redis.
-    #[error("limits.store.redis is no address such as redis://:password@10.0.0.9:6379")]
-    Address,
+    #[error("limits.store.redis: {0}")]
+    Address(#[from] AddressError),
     /// No thread could be had.
     #[error("cannot start the thread for limits.store: {0}")]
     Thread(std::io::Error),
@@ -55,7 +57,7 @@ impl Keeper {
     /// # Errors
     /// When the address is none.
     pub fn new(url: &Secret, on_failure: OnStoreFailure, ledger: String) -> Result<(Self, Arc<Remote>), StartError> {
-        let client = Client::open(url.expose()).map_err(|_| StartError::Address)?;
+        let client = client(url.expose())?;
         let (sender, notes) = mpsc::unbounded_channel();
         let remote = Arc::new(Remote {
             connection: arc_swap::ArcSwapOption::empty(),

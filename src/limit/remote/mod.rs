@@ -7,8 +7,10 @@
 //! that was spent is told as the whole of this gateway's ledger, which only grows, so a lost or
 //! doubled message changes nothing.
 
+mod address;
 mod keeper;
 
+pub use address::{AddressError, client};
 pub use keeper::{Keeper, StartError};
 
 use super::calendar::Day;

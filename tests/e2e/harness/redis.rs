@@ -1,9 +1,10 @@
 //! Debian's Redis, started on a free port. Absent, its tests fail.
 
-use super::{free_address, within};
+use super::{Pki, free_address, within};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -11,15 +12,30 @@ use std::time::Duration;
 pub(crate) struct Redis {
     folder: tempfile::TempDir,
     port: u16,
+    /// Where it speaks TLS, and the files that it does it with.
+    tls: Option<(u16, [PathBuf; 3])>,
     process: Option<Child>,
 }
 
 impl Redis {
     pub(crate) async fn start() -> Self {
-        let port = free_address().port();
-        let mut server = Self { folder: tempfile::tempdir().expect("a folder"), port, process: None };
+        let mut server = Self::new(None);
         server.run().await;
         server
+    }
+
+    /// With a port for TLS, too.
+    pub(crate) async fn start_tls(pki: &Pki) -> Self {
+        let mut server = Self::new(Some(pki));
+        server.run().await;
+        server
+    }
+
+    fn new(pki: Option<&Pki>) -> Self {
+        let [port, tls] = [(); 2].map(|()| free_address().port());
+        let folder = tempfile::tempdir().expect("a folder");
+        let tls = pki.map(|pki| (tls, pki.write(folder.path())));
+        Self { folder, port, tls, process: None }
     }
 
     /// Starts it (again), with nothing in it.
@@ -27,6 +43,10 @@ impl Redis {
         // The package redis-tools brings the server's program under this name, and no service.
         let mut command = Command::new("redis-check-rdb");
         command.arg0("redis-server").args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        if let Some((port, [ca, cert, key])) = &self.tls {
+            command.args(["--tls-port", &port.to_string(), "--tls-auth-clients", "no"]);
+            command.arg("--tls-ca-cert-file").arg(ca).arg("--tls-cert-file").arg(cert).arg("--tls-key-file").arg(key);
+        }
         command.current_dir(self.folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
         self.process = Some(command.spawn().expect("Debian's redis-tools (make setup-redis)"));
         within("Redis", async {
@@ -46,6 +66,12 @@ impl Redis {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The same with TLS, trusting the authority in this file.
+    pub(crate) fn tls_url(&self, ca: &Path) -> String {
+        let (port, _) = self.tls.as_ref().expect("started with TLS");
+        format!("rediss://localhost:{port}?sslrootcert={}", ca.display())
     }
 
     /// The first line of an answer, such as `:3`; `None` when nobody answers.
