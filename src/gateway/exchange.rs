@@ -367,6 +367,9 @@ pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Sh
     record.usage = meter.usage();
     record.source = meter.source();
     record.answer_id = meter.answer_id().filter(clean).map(|id| clipped(id, 128));
+    if let Some(trace) = &mut record.trace {
+        trace.answered_by(meter.model().filter(clean).map(|model| clipped(model, 128)));
+    }
     record.tier_served = meter.service_tier().filter(clean).map(|tier| clipped(tier, 64));
     for _ in 0..meter.anomalies() {
         shared.metrics.usage_anomaly(&target.word);

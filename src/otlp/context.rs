@@ -30,6 +30,8 @@ pub struct Trace {
     pub(super) state: String,
     /// One for each attempt, in order.
     pub(super) hops: Vec<Hop>,
+    /// The model that the last answer names.
+    pub(super) answered: Option<String>,
 }
 
 /// One attempt.
@@ -64,7 +66,7 @@ impl Trace {
             None => (fastrand::u128(1..).to_be_bytes(), None, SAMPLED),
         };
         let state = parent.map(|_| state(headers)).unwrap_or_default();
-        Self { id, parent, span: new_span(), flags, state, hops: Vec::new() }
+        Self { id, parent, span: new_span(), flags, state, hops: Vec::new(), answered: None }
     }
 
     /// Whether it is recorded: as the client says, where the client has a trace.
@@ -76,6 +78,12 @@ impl Trace {
     /// One attempt begins.
     pub fn attempt_begins(&mut self) {
         self.hops.push(Hop { span: new_span(), server: None });
+        self.answered = None;
+    }
+
+    /// The answer names its model.
+    pub fn answered_by(&mut self, model: Option<String>) {
+        self.answered = model;
     }
 
     /// The attempt's head is made: the upstream's parent is the attempt, not the client.

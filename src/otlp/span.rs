@@ -140,11 +140,10 @@ impl Attributes {
             (None, None) => None,
             (short, long) => Some(short.unwrap_or(0).saturating_add(long.unwrap_or(0))),
         };
-        let answered = record.upstream_first_byte.and(server).and_then(|server| server.model.as_deref());
         self.put("gen_ai.operation.name", operation);
         self.put("gen_ai.provider.name", server.map(|server| server.provider.as_str()));
         self.put("gen_ai.request.model", record.model.as_deref());
-        self.put("gen_ai.response.model", answered);
+        self.put("gen_ai.response.model", trace.answered.as_deref());
         self.put("gen_ai.response.id", record.answer_id.as_deref());
         self.put("gen_ai.usage.input_tokens", usage.input);
         self.put("gen_ai.usage.output_tokens", usage.output);

@@ -120,6 +120,7 @@ fn sample() -> (Record, Trace) {
     trace.attempt_begins();
     trace.attempt_begins();
     trace.goes_up(server(), &mut RequestHeader::build("POST", b"/", None).unwrap()).unwrap();
+    trace.answered_by(Some("sol-8b-2026-11-01".to_owned()));
     (Record::sample(), trace)
 }
 
@@ -140,7 +141,7 @@ fn otlp_a_completed_stream_with_a_failover() {
         ("gen_ai.operation.name", "chat"),
         ("gen_ai.provider.name", "vllm"),
         ("gen_ai.request.model", "sol"),
-        ("gen_ai.response.model", "sol-8b"),
+        ("gen_ai.response.model", "sol-8b-2026-11-01"),
         ("gen_ai.response.id", "chatcmpl-1"),
         ("gen_ai.usage.input_tokens", "100"),
         ("gen_ai.usage.output_tokens", "21"),

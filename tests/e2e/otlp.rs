@@ -9,7 +9,8 @@ use prost::Message;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -45,6 +46,25 @@ impl Receiver {
         Self { address, spans, task }
     }
 
+    /// Behind TLS, with HTTP/2 by ALPN alone.
+    async fn start_tls(pki: &Pki) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let (spans, acceptor) = (Arc::new(Mutex::new(Vec::new())), pki.acceptor(&[b"h2"]));
+        let into = Arc::clone(&spans);
+        let task = tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (into, acceptor) = (Arc::clone(&into), acceptor.clone());
+                tokio::spawn(async move {
+                    let Ok(stream) = acceptor.accept(socket).await else { return };
+                    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+                    serve(stream, into).await;
+                });
+            }
+        });
+        Self { address, spans, task }
+    }
+
     fn section(&self) -> String {
         format!("otlp: {{ endpoint: \"http://{}\", enabled: true }}", self.address)
     }
@@ -55,7 +75,7 @@ impl Receiver {
     }
 }
 
-async fn serve(socket: TcpStream, into: Arc<Mutex<Vec<Span>>>) {
+async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, into: Arc<Mutex<Vec<Span>>>) {
     let Ok(mut connection) = h2::server::handshake(socket).await else { return };
     while let Some(Ok((request, mut answer))) = connection.accept().await {
         let into = Arc::clone(&into);
@@ -115,7 +135,7 @@ fn pairs(all: &[(&str, &str)]) -> BTreeMap<String, String> {
 async fn otlp_a_failover_is_one_request_with_two_attempts_in_the_clients_trace() {
     let receiver = Receiver::start().await;
     let first = Upstream::start(Reply::json(500, "{}")).await;
-    let second = Upstream::start(Reply::stream(chat_ok())).await;
+    let second = Upstream::start(Reply::stream(chat_ok().replace("upstream-model", "dated"))).await;
     let setup = Setup::new(&first.url())
         .target(&second.url(), "")
         .defaults("retry: { attempts: 2 }")
@@ -147,7 +167,7 @@ async fn otlp_a_failover_is_one_request_with_two_attempts_in_the_clients_trace()
         ("gen_ai.provider.name", "up2"),
         ("gen_ai.request.model", "public-model"),
         ("gen_ai.response.id", "chatcmpl-1"),
-        ("gen_ai.response.model", "upstream-model"),
+        ("gen_ai.response.model", "dated"),
         ("gen_ai.usage.input_tokens", "12"),
         ("gen_ai.usage.output_tokens", "2"),
         ("http.request.method", "POST"),
@@ -237,4 +257,28 @@ async fn otlp_a_receiver_that_is_away_costs_no_stream() {
     // It comes back and gets all of them.
     let receiver = Receiver::listen(TcpListener::bind(address).await.expect("the same port"));
     receiver.spans(40).await;
+}
+
+#[tokio::test]
+async fn otlp_a_receiver_behind_tls_gets_spans_if_its_certificate_is_of_a_known_authority() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (receiver, stranger) = (Receiver::start_tls(&pki).await, Receiver::start_tls(&other).await);
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let folder = tempfile::tempdir().unwrap();
+    let [ca, ..] = pki.write(folder.path());
+    let setup = |receiver: &Receiver| {
+        let port = receiver.address.port();
+        Setup::new(&upstream.url())
+            .section(&format!("otlp: {{ endpoint: \"https://localhost:{port}\", enabled: true }}"))
+            // The system's roots are, for this process, the one in that file.
+            .env("SSL_CERT_FILE", &ca.display().to_string())
+    };
+    let (one, two) = (setup(&receiver).start().await, setup(&stranger).start().await);
+    let answer = two.post(CHAT, CHAT_ASK).await;
+    assert_eq!(answer.status(), 200, "no request waits for a receiver");
+    let answer = one.post(CHAT, CHAT_ASK).await;
+    let spans = receiver.spans(2).await;
+    let request = spans.iter().find(|span| span.kind == 2).expect("a request");
+    assert_eq!(text(&request.attributes)["weir.request_id"], answer.id());
+    assert!(stranger.spans.lock().unwrap().is_empty());
 }

@@ -29,6 +29,7 @@ pub(crate) struct Setup {
     keys: Vec<String>,
     own_key: String,
     sections: Vec<String>,
+    env: Vec<(String, String)>,
     /// A whole file instead.
     shipped: Option<String>,
 }
@@ -145,6 +146,12 @@ impl Setup {
         self
     }
 
+    /// A variable of the process's environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
     fn yaml(&self, port: u16, admin: u16) -> String {
         if let Some(shipped) = &self.shipped {
             let own =
@@ -239,6 +246,7 @@ impl Weir {
             .args(["serve", "--config"])
             .arg(&file)
             .current_dir(&folder)
+            .envs(setup.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
