@@ -75,7 +75,9 @@ impl Gateway {
         exchange: &mut Exchange,
         asset: &Asset,
     ) -> Result<(), Break> {
-        exchange.conclude(Outcome::Completed, "page");
+        // A file that everybody gets is no request of the API: no record, no timeline, no metric.
+        exchange.forget();
+        log::debug!(path = session.req_header().uri.path(); "a file of the holder's page");
         let extra = asset.headers().map(|(name, value)| (name, HeaderValue::from_static(value)));
         self.reply(session, exchange, 200, &extra, asset.body.into()).await
     }

@@ -96,4 +96,11 @@ async fn m5_m6_the_pages_need_no_secret_and_may_load_nothing_from_elsewhere() {
         assert!(!policy.contains("unsafe") && policy.contains("frame-ancestors 'none'"), "{policy}");
         assert_eq!(page.head.get("x-content-type-options"), Some("nosniff"));
     }
+    // Files are no requests of the API: one that is comes alone.
+    let answer = weir.post(CHAT, CHAT_ASK).await;
+    weir.record(answer.id()).await;
+    assert_eq!(weir.all_records(1).await.len(), 1);
+    weir.settles("weir_requests_total", 1.0).await;
+    let told = get(weir.admin, "/api/requests").await.expect("an answer").json();
+    assert_eq!(told["requests"].as_array().map(Vec::len), Some(1), "{told}");
 }
