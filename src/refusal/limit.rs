@@ -58,6 +58,8 @@ impl Limited {
             }
             Short::Budget { held, .. } => {
                 refusal.openai_type = "insufficient_quota";
+                // G3's `false` is for a budget that is used up. What running requests only hold is free again in a
+                // moment, and a client that believed the `false` would give up on money that it has.
                 refusal.should_retry = Some(held);
             }
         }
