@@ -3,7 +3,6 @@
 use crate::harness::*;
 use rusqlite::Connection;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const CHAT_D: Dialect = Dialect::ALL[0];
@@ -114,38 +113,15 @@ async fn b242_c3_all_that_was_answered_is_on_disk_after_sigterm() {
     verify(&weir.ledger());
 }
 
-/// A file system of limited size, gone with the value. Needs root, as `make test` has in its container.
-struct Small(tempfile::TempDir);
-
-impl Small {
-    fn new(size: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(folder.path()).status();
-        assert!(status.unwrap().success(), "this test mounts a small file system and must run as root");
-        Self(folder)
-    }
-
-    /// Fills it to the last byte.
-    fn fill(&self) {
-        let _full = std::fs::write(self.0.path().join("filler"), vec![1_u8; 8 << 20]);
-    }
-
-    fn free(&self) {
-        std::fs::remove_file(self.0.path().join("filler")).unwrap();
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
+/// Fills a small file system to the last byte.
+fn fill(disk: &Small) {
+    let _full = std::fs::write(disk.path().join("filler"), vec![1_u8; 8 << 20]);
 }
 
 #[tokio::test]
 async fn l5_a_full_disk_refuses_new_requests_and_lets_running_ones_finish() {
     let disk = Small::new("4m");
-    let ledger = disk.0.path().join("weir.db");
+    let ledger = disk.path().join("weir.db");
     let section = format!("ledger: {{ path: \"{}\" }}", ledger.display());
     let go_on = Signal::new();
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
@@ -155,7 +131,7 @@ async fn l5_a_full_disk_refuses_new_requests_and_lets_running_ones_finish() {
     let mut running = Client::connect(&weir).await;
     running.open(CHAT, CHAT_ASK).await;
     running.read_past("Hel").await;
-    disk.fill();
+    fill(&disk);
     let mut refused = weir.post(CHAT, CHAT_ASK).await;
     for _ in 0..2_000 {
         if refused.status() == 503 {
@@ -169,7 +145,7 @@ async fn l5_a_full_disk_refuses_new_requests_and_lets_running_ones_finish() {
     weir.settles("weir_ledger_healthy", 0.0).await;
     go_on.fire();
     assert_eq!(running.rest().await, bytes(&chat_seen()), "a running stream finishes");
-    disk.free();
+    std::fs::remove_file(disk.path().join("filler")).unwrap();
     weir.settles("weir_ledger_healthy", 1.0).await;
     let received = weir.post(CHAT, CHAT_ASK).await;
     assert_eq!(received.text(), chat_seen());

@@ -229,36 +229,55 @@ fn resident_kib(weir: &Weir) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// 200 MiB of text in events of 64 KiB.
-fn flood() -> Reply {
-    let event = bytes(&chat_delta(&"x".repeat(65_536)));
-    (0..3_200).fold(Reply::sse().write(CHAT_D.begun()), |reply, _| reply.step(Step::Write(event.clone())))
+/// 200 MiB of text in events of 64 KiB, to a client that has read the first of them.
+struct Flood {
+    upstream: Upstream,
+    weir: Weir,
+    client: Client,
+    /// What the process had before.
+    resident_kib: u64,
+}
+
+impl Flood {
+    async fn start() -> Self {
+        let event = bytes(&chat_delta(&"x".repeat(65_536)));
+        let begun = Reply::sse().write(CHAT_D.begun());
+        let reply = (0..3_200).fold(begun, |reply, _| reply.step(Step::Write(event.clone())));
+        let upstream = Upstream::start(reply).await;
+        let weir = Setup::new(&upstream.url()).start().await;
+        weir.post(CHAT, CHAT_ASK_USAGE.replace("public", "unknown")).await;
+        let resident_kib = resident_kib(&weir);
+        let mut client = Client::connect(&weir).await;
+        client.open(CHAT, CHAT_ASK).await;
+        client.read_past("Hel").await;
+        Self { upstream, weir, client, resident_kib }
+    }
+
+    /// Most of it waits at the upstream, and not in this process.
+    fn is_held_back(&self) {
+        let written = self.upstream.written();
+        assert!(written < 64 << 20, "the upstream could write {written} bytes to a client that hardly reads");
+        let grown = resident_kib(&self.weir).saturating_sub(self.resident_kib);
+        assert!(grown < 8 * 1024, "{grown} KiB for one stream");
+    }
 }
 
 #[tokio::test]
 async fn b38_a_client_that_never_reads_costs_no_memory() {
-    let upstream = Upstream::start(flood()).await;
-    let weir = Setup::new(&upstream.url()).start().await;
-    weir.post(CHAT, CHAT_ASK_USAGE.replace("public", "unknown")).await;
-    let before = resident_kib(&weir);
-    let mut client = Client::connect(&weir).await;
-    client.open(CHAT, CHAT_ASK).await;
-    client.read_past("Hel").await;
+    let flood = Flood::start().await;
     // Blocked: what the upstream could write stops growing.
     let mut written = 0;
     within("the upstream to be blocked", async {
         loop {
             tokio::time::sleep(Duration::from_millis(300)).await;
-            if upstream.written() == written {
+            if flood.upstream.written() == written {
                 break;
             }
-            written = upstream.written();
+            written = flood.upstream.written();
         }
     })
     .await;
-    assert!(written < 64 << 20, "the upstream could write {written} bytes to a client that reads nothing");
-    let grown = resident_kib(&weir).saturating_sub(before);
-    assert!(grown < 8 * 1024, "{grown} KiB for one stream");
+    flood.is_held_back();
 }
 
 #[tokio::test]
@@ -280,21 +299,12 @@ async fn b40_s2_a_slow_client_is_no_stall() {
 
 #[tokio::test]
 async fn b37_what_a_slow_client_has_not_read_waits_at_the_upstream() {
-    let upstream = Upstream::start(flood()).await;
-    let weir = Setup::new(&upstream.url()).start().await;
-    weir.post(CHAT, CHAT_ASK_USAGE.replace("public", "unknown")).await;
-    let before = resident_kib(&weir);
-    let mut client = Client::connect(&weir).await;
-    client.open(CHAT, CHAT_ASK).await;
-    client.read_past("Hel").await;
+    let mut flood = Flood::start().await;
     for _ in 0..10 {
-        client.chunk().await.expect("the stream goes on");
+        flood.client.chunk().await.expect("the stream goes on");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let written = upstream.written();
-    assert!(written < 64 << 20, "the upstream could write {written} bytes to a client that reads ten chunks a second");
-    let grown = resident_kib(&weir).saturating_sub(before);
-    assert!(grown < 8 * 1024, "{grown} KiB for one stream");
+    flood.is_held_back();
 }
 
 #[tokio::test]

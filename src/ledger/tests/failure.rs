@@ -1,28 +1,14 @@
 use super::*;
 use std::process::Command;
 
-/// A file system of limited size, gone with the value. Needs root, as `make test` has in its container.
-struct Small(tempfile::TempDir);
+#[path = "../../../tests/e2e/harness/small.rs"]
+mod small;
 
-impl Small {
-    fn new(size: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let status = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(folder.path()).status();
-        assert!(status.unwrap().success(), "this test mounts a small file system and must run as root");
-        Self(folder)
-    }
+use small::Small;
 
-    fn remount(&self, options: &str) {
-        let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(self.0.path()).status();
-        assert!(status.unwrap().success());
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
+fn remount(disk: &Small, options: &str) {
+    let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(disk.path()).status();
+    assert!(status.unwrap().success());
 }
 
 async fn request(ledger: &Ledger) -> Result<(), String> {
@@ -39,7 +25,7 @@ async fn request(ledger: &Ledger) -> Result<(), String> {
 #[tokio::test]
 async fn l5_disk_full_refuses_new_requests_and_loses_nothing() {
     let disk = Small::new("1m");
-    let path = disk.0.path().join("weir.db");
+    let path = disk.path().join("weir.db");
     let ledger = open(&config(&path));
     // These run already when the disk fills up.
     let mut running = Vec::new();
@@ -60,7 +46,7 @@ async fn l5_disk_full_refuses_new_requests_and_loses_nothing() {
         ticket.settle(settled(id, 1, 1));
         served += 1;
     }
-    disk.remount("size=64m");
+    remount(&disk, "size=64m");
     until("it works again", || ledger.health() == Health::Ok).await;
     request(&ledger).await.unwrap();
     served += 1;
@@ -73,7 +59,7 @@ async fn l5_disk_full_refuses_new_requests_and_loses_nothing() {
 #[tokio::test]
 async fn l5_disk_full_with_serve_goes_on_and_writes_later() {
     let disk = Small::new("1m");
-    let path = disk.0.path().join("weir.db");
+    let path = disk.path().join("weir.db");
     let ledger = open(&LedgerConfig { on_failure: OnFailure::Serve, ..config(&path) });
     let mut served = 0;
     while ledger.health() == Health::Ok {
@@ -85,7 +71,7 @@ async fn l5_disk_full_with_serve_goes_on_and_writes_later() {
         request(&ledger).await.unwrap();
         served += 1;
     }
-    disk.remount("size=64m");
+    remount(&disk, "size=64m");
     until("it works again", || ledger.health() == Health::Ok && ledger.stats().pending == 0).await;
     ledger.close();
     assert_eq!(ask(&path, "SELECT count(*) FROM records"), served.to_string());
@@ -95,9 +81,9 @@ async fn l5_disk_full_with_serve_goes_on_and_writes_later() {
 #[tokio::test]
 async fn l5_a_read_only_file_system_is_refused_at_start_with_a_remedy() {
     let disk = Small::new("4m");
-    let path = disk.0.path().join("weir.db");
+    let path = disk.path().join("weir.db");
     open(&config(&path)).close();
-    disk.remount("ro");
+    remount(&disk, "ro");
     let error = Ledger::open(&config(&path), terms(), None).unwrap_err().to_string();
     assert!(error.contains("weir.db") && error.contains("write"), "{error}");
 }
