@@ -87,18 +87,13 @@ pub fn keep_fixed(running: &Config, new: &mut Config) -> Vec<&'static str> {
     new.key_store = running.key_store;
     keep("server.upgrade_socket", old.upgrade_socket != server.upgrade_socket);
     server.upgrade_socket.clone_from(&old.upgrade_socket);
-    keep("limits", running.limits != new.limits);
-    new.limits.clone_from(&running.limits);
+    keep("limits.store", running.limits.redis != new.limits.redis);
+    new.limits.redis.clone_from(&running.limits.redis);
     let (old, ledger) = (&running.ledger, &mut new.ledger);
     keep("ledger.path", old.path != ledger.path);
-    keep("ledger.durability", old.durability != ledger.durability);
-    keep("ledger.on_failure", old.on_failure != ledger.on_failure);
-    keep("ledger.retention", old.retention != ledger.retention);
-    keep("ledger.timezone", old.timezone != ledger.timezone);
+    ledger.path.clone_from(&old.path);
     keep("ledger.postgres", old.postgres != ledger.postgres);
-    let checkpoint = ledger.checkpoint;
-    ledger.clone_from(old);
-    ledger.checkpoint = checkpoint;
+    ledger.postgres.clone_from(&old.postgres);
     kept
 }
 

@@ -6,9 +6,10 @@
 //! The queue has no bound of its own: opening waits while too much lies in it, and everything else
 //! is bounded by the requests that were opened (one checkpoint and one end each).
 
-use super::config::{Durability, LedgerConfig, OnFailure};
+use super::config::LedgerConfig;
 use super::ticket::{Checkpoint, OpenRow};
 use super::{Correction, Health, Settlement, Stats};
+use arc_swap::ArcSwap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -71,8 +72,8 @@ pub(super) struct Mailbox {
     pub(super) counters: Counters,
     /// Told after each commit.
     pub(super) room: Notify,
-    pub(super) durability: Durability,
-    pub(super) on_failure: OnFailure,
+    /// As in force; a reload replaces it.
+    pub(super) config: ArcSwap<LedgerConfig>,
 }
 
 impl Mailbox {
@@ -84,8 +85,7 @@ impl Mailbox {
             health: Mutex::new(Health::Ok),
             counters: Counters::default(),
             room: Notify::new(),
-            durability: config.durability,
-            on_failure: config.on_failure,
+            config: ArcSwap::from_pointee(config.clone()),
         }
     }
 

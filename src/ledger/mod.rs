@@ -38,7 +38,6 @@ pub use ticket::{Aside, Checkpoint, Durable, NotDurable, OpenRow, Settled, Settl
 use arc_swap::ArcSwap;
 use mailbox::{Mailbox, Message};
 use owner::Owner;
-use retention::Retention;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -183,8 +182,6 @@ impl Ledger {
             inbox,
             mailbox: Arc::clone(&mailbox),
             terms,
-            timezone: config.timezone.clone(),
-            retention: Retention { keep: config.retention, shipped_only: config.postgres.is_some() },
             on_commit,
             insert: row::insert(),
         };
@@ -203,7 +200,8 @@ impl Ledger {
         let mailbox = &self.inner.mailbox;
         self.room().await?;
         let broken = mailbox.is_broken();
-        if broken && mailbox.on_failure == OnFailure::Reject {
+        let config = mailbox.config.load();
+        if broken && config.on_failure == OnFailure::Reject {
             return Err(Refused::Broken);
         }
         let (committed, wait) = if broken {
@@ -216,7 +214,8 @@ impl Ledger {
         if !mailbox.send(Message::Open { row: Box::new(row), committed }) {
             return Err(Refused::Closed);
         }
-        Ok((Ticket::new(id, Arc::clone(mailbox)), Durable { committed: wait, on_failure: mailbox.on_failure }))
+        let ticket = Ticket::new(id, Arc::clone(mailbox), config.durability);
+        Ok((ticket, Durable { committed: wait, on_failure: config.on_failure }))
     }
 
     /// Back-pressure: waits while too much is on its way to the disk.
@@ -247,6 +246,11 @@ impl Ledger {
     /// The PostgreSQL sink, to be run as a task of its own.
     pub fn sink(&self, config: &config::PostgresConfig) -> Result<sink::Sink, sink::SinkError> {
         sink::Sink::new(&self.inner.path, config, Arc::clone(&self.inner.mailbox))
+    }
+
+    /// Takes another config (C2), all but its path and sink. Requests that run keep their durability.
+    pub fn reconfigure(&self, config: &LedgerConfig) {
+        self.inner.mailbox.config.store(Arc::new(config.clone()));
     }
 
     /// Whether rows can be written.

@@ -2,6 +2,7 @@
 //!
 //! Called by the writer between commits. Touches the database.
 
+use super::config::LedgerConfig;
 use super::row::{SUMS, SUMS_OF_SETTLED, micros, now};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior};
 use std::time::Duration;
@@ -19,6 +20,11 @@ pub(super) struct Retention {
 }
 
 impl Retention {
+    /// As configured.
+    pub(super) const fn of(config: &LedgerConfig) -> Self {
+        Self { keep: config.retention, shipped_only: config.postgres.is_some() }
+    }
+
     /// Removes the oldest rows, always from the front, so that what is left has no gap; true when more may go.
     pub(super) fn step(self, connection: &mut Connection) -> rusqlite::Result<bool> {
         let before = now().saturating_sub(micros(self.keep));

@@ -156,6 +156,12 @@ pub struct Settled {
 }
 
 impl Settled {
+    /// Whether there is anything to wait for.
+    #[cfg(test)]
+    pub(super) const fn is_waited_for(&self) -> bool {
+        self.committed.is_some()
+    }
+
     /// Waits; false if it could not be written yet (it is kept and tried again). With
     /// `durability: group` there is nothing to wait for.
     pub async fn wait(self) -> bool {
@@ -172,14 +178,16 @@ impl Settled {
 pub struct Ticket {
     id: Uuid,
     mailbox: Arc<Mailbox>,
+    /// As configured when the request began.
+    durability: Durability,
     /// A checkpoint is on its way to the writer.
     under_way: Arc<AtomicBool>,
     done: bool,
 }
 
 impl Ticket {
-    pub(super) fn new(id: Uuid, mailbox: Arc<Mailbox>) -> Self {
-        Self { id, mailbox, under_way: Arc::new(AtomicBool::new(false)), done: false }
+    pub(super) fn new(id: Uuid, mailbox: Arc<Mailbox>, durability: Durability) -> Self {
+        Self { id, mailbox, durability, under_way: Arc::new(AtomicBool::new(false)), done: false }
     }
 
     /// The request's id.
@@ -202,7 +210,7 @@ impl Ticket {
     pub fn settle(mut self, settlement: Settlement) -> Settled {
         debug_assert_eq!(self.id, settlement.record.id, "a ticket settles its own request");
         self.done = true;
-        let (committed, wait) = match self.mailbox.durability {
+        let (committed, wait) = match self.durability {
             Durability::Group => (None, None),
             Durability::Strict => {
                 let (committed, wait) = oneshot::channel();

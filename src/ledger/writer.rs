@@ -9,7 +9,8 @@
 use super::apply::{Apply, Done};
 use super::mailbox::{Mailbox, Message};
 use super::owner::Owner;
-use super::{OnCommit, Terms, recovery, retention, row};
+use super::retention::Retention;
+use super::{OnCommit, Terms, recovery, row};
 use arc_swap::ArcSwap;
 use rusqlite::{Connection, TransactionBehavior};
 use std::path::PathBuf;
@@ -43,8 +44,6 @@ pub(super) struct Writer {
     pub(super) inbox: Receiver<Message>,
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) terms: Arc<ArcSwap<Terms>>,
-    pub(super) timezone: jiff::tz::TimeZone,
-    pub(super) retention: retention::Retention,
     pub(super) on_commit: Option<OnCommit>,
     /// [`row::insert`], made once.
     pub(super) insert: String,
@@ -171,9 +170,9 @@ impl Writer {
 
     /// One transaction; for each message whether what it speaks of is known.
     fn write(&mut self, batch: &[Message]) -> rusqlite::Result<(Done, Vec<bool>)> {
-        let terms = self.terms.load_full();
+        let (terms, config) = (self.terms.load_full(), self.mailbox.config.load_full());
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut apply = Apply::new(&transaction, &terms, &self.timezone, self.owner.id, &self.insert);
+        let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.insert);
         let known = batch.iter().map(|message| apply.message(message)).collect::<rusqlite::Result<Vec<_>>>()?;
         let done = apply.finish()?;
         if batch.is_empty() {
@@ -199,7 +198,8 @@ impl Writer {
 
     /// Dead owners and old rows, one step at a time; true when more is to be done soon.
     fn chores(&mut self) -> bool {
-        let more = self.recover().and_then(|more| Ok(self.retention.step(&mut self.connection)? || more));
+        let retention = Retention::of(&self.mailbox.config.load());
+        let more = self.recover().and_then(|more| Ok(retention.step(&mut self.connection)? || more));
         more.unwrap_or_else(|error| {
             log::warn!(error:% = error; "the ledger's housekeeping failed and is tried again later");
             false
@@ -209,9 +209,9 @@ impl Writer {
     /// Settles rows of owners that are gone; true when some are left.
     pub(super) fn recover(&mut self) -> rusqlite::Result<bool> {
         for (owner, gone) in recovery::gone(&self.connection, &self.database, self.owner.id)? {
-            let terms = self.terms.load_full();
+            let (terms, config) = (self.terms.load_full(), self.mailbox.config.load_full());
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut apply = Apply::new(&transaction, &terms, &self.timezone, self.owner.id, &self.insert);
+            let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.insert);
             let finished = recovery::step(&mut apply, owner)?;
             let done = apply.finish()?;
             transaction.commit()?;

@@ -28,54 +28,59 @@ pub struct Day {
 
 /// Days of one time zone; remembers the last one asked for.
 #[derive(Debug)]
-pub struct Calendar {
-    zone: TimeZone,
-    last: Mutex<Option<Arc<Day>>>,
-}
+pub struct Calendar(Mutex<(TimeZone, Option<Arc<Day>>)>);
 
 impl Calendar {
     /// Days that begin at midnight there.
     #[must_use]
     pub const fn new(zone: TimeZone) -> Self {
-        Self { zone, last: Mutex::new(None) }
+        Self(Mutex::new((zone, None)))
+    }
+
+    /// Days begin at midnight there from now on.
+    pub fn rezone(&self, zone: TimeZone) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (zone, None);
     }
 
     /// The day of a moment.
     #[must_use]
     pub fn day(&self, moment: SystemTime) -> Arc<Day> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (zone, last) = &mut *known;
         if let Some(day) = last.as_ref().filter(|day| (day.begins..day.ends).contains(&moment)) {
             return Arc::clone(day);
         }
-        let day = Arc::new(self.find(moment));
+        let day = Arc::new(Day::find(zone, moment));
         *last = Some(Arc::clone(&day));
         day
     }
+}
 
-    fn find(&self, moment: SystemTime) -> Day {
+impl Day {
+    fn find(zone: &TimeZone, moment: SystemTime) -> Self {
         /// Where a time zone cannot be reckoned with, far beyond any ledger.
         const A_DAY: Duration = Duration::from_hours(24);
         let stamp = jiff::Timestamp::try_from(moment).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
-        let date = self.zone.to_datetime(stamp).date();
-        let ends = date.tomorrow().ok().and_then(|next| self.begins(next)).unwrap_or(moment + A_DAY);
-        let month_ends = date.last_of_month().tomorrow().ok().and_then(|next| self.begins(next));
+        let date = zone.to_datetime(stamp).date();
+        let ends = date.tomorrow().ok().and_then(|next| begins(zone, next)).unwrap_or(moment + A_DAY);
+        let month_ends = date.last_of_month().tomorrow().ok().and_then(|next| begins(zone, next));
         let number = date.since(jiff::civil::date(1970, 1, 1)).map_or(0, |span| i64::from(span.get_days()));
-        Day {
+        Self {
             date: date.to_string(),
             month: format!("{:04}-{:02}", date.year(), date.month()),
             number,
             month_number: i64::from(date.year()) * 12 + i64::from(date.month()),
-            begins: self.begins(date).unwrap_or(moment),
+            begins: begins(zone, date).unwrap_or(moment),
             ends,
             month_ends: month_ends.unwrap_or(ends),
         }
     }
+}
 
-    /// The first moment of a day; where midnight is skipped, the first that there is.
-    fn begins(&self, date: Date) -> Option<SystemTime> {
-        let stamp = self.zone.to_timestamp(date.at(0, 0, 0, 0)).ok()?;
-        SystemTime::try_from(stamp).ok()
-    }
+/// The first moment of a day; where midnight is skipped, the first that there is.
+fn begins(zone: &TimeZone, date: Date) -> Option<SystemTime> {
+    let stamp = zone.to_timestamp(date.at(0, 0, 0, 0)).ok()?;
+    SystemTime::try_from(stamp).ok()
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-fn of_all(names: &Names) -> Vec<(String, Arc<Subject>)> {
+pub(super) fn of_all(names: &Names) -> Vec<(String, Arc<Subject>)> {
     let names = names.read().unwrap_or_else(PoisonError::into_inner);
     names.iter().map(|(name, subject)| (name.clone(), Arc::clone(subject))).collect()
 }

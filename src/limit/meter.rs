@@ -166,9 +166,8 @@ impl Purse {
         }
     }
 
-    /// Unless the window is over.
+    /// Unless the window is over, or one of days that began elsewhere.
     const fn add(&mut self, window: i64, amount: i64) {
-        self.roll(window);
         if window == self.window {
             self.spent = self.spent.saturating_add(amount);
         }
@@ -343,6 +342,12 @@ impl Meter {
     pub fn restore(&mut self, now: &Moment, day: Nano, month: Nano, total: Nano) {
         self.roll(now);
         (self.day.spent, self.month.spent, self.total.spent) = (day.0, month.0, total.0);
+    }
+
+    /// Days and months begin elsewhere from now on: nothing is known to be spent in these.
+    pub fn rezone(&mut self, now: &Moment) {
+        let anew = |window| Purse { window, ..Purse::default() };
+        (self.day, self.month) = (anew(now.day.number), anew(now.day.month_number));
     }
 
     /// What the ledger says was spent on this day and in this month: at least that. What it knows

@@ -262,6 +262,17 @@ impl Limits {
         }
     }
 
+    /// Days begin at midnight in `zone` from now on (C2). `charged`: what the ledger says of today there; requests
+    /// that end later with a day of the old zone come by [`Self::charged`].
+    pub fn rezone(&self, zone: jiff::tz::TimeZone, charged: &[Charged]) {
+        self.calendar.rezone(zone);
+        let now = self.moment(SystemTime::now());
+        for (_, subject) in legacy::of_all(&self.keys) {
+            subject.meter().rezone(&now);
+        }
+        self.restore(charged);
+    }
+
     /// What the ledger says now. Another process may write to it, too, until an upgrade is over.
     pub fn charged(&self, charged: &[Charged]) {
         let now = self.moment(SystemTime::now());

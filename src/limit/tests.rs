@@ -4,6 +4,7 @@ use super::calendar::Calendar;
 use super::meter::{Ask, Full, Meter, Moment, Short, Taken};
 use super::{Claim, Denied, Limits as Everybody, Refused};
 use crate::config::{AllowedModels, Budget, Key, Limits, Period};
+use crate::ledger::Charged;
 use crate::ledger::money::Nano;
 use jiff::tz::TimeZone;
 use std::sync::Arc;
@@ -350,4 +351,29 @@ async fn c3_a_successor_counts_what_runs_and_ran_in_the_process_before_it_and_in
     assert_eq!((three.is_ok(), left.requests.map(|gauge| gauge.left)), (true, Some(0)));
     assert!(third.reserve(&claims(&key)).await.0.is_err());
     drop(one);
+}
+
+#[tokio::test]
+async fn c2_days_may_begin_elsewhere_and_what_was_spent_today_is_what_the_ledger_says_of_it() {
+    let limits = Limits { budgets: vec!["1.00/day".parse().unwrap()], ..Limits::default() };
+    let (sha256, models, allow_ips) = ([0; 32], AllowedModels::All, Vec::new());
+    let key = Arc::new(Key { name: "a".to_owned(), sha256, models, tag: None, expires: None, allow_ips, limits });
+    let everybody = Arc::new(Everybody::new(TimeZone::get("Pacific/Kiritimati").unwrap()));
+    let spent = || everybody.keys().into_iter().map(|one| one.spent).collect::<Vec<_>>();
+    let (first, _) = everybody.reserve(&claims(&key)).await;
+    let (under_way, _) = everybody.reserve(&claims(&key)).await;
+    first.unwrap().settle(1, Nano(300));
+    assert_eq!(spent(), [[300, 300, 300]]);
+    // Some days back, and in another month at times.
+    let charged = Charged { key: "a".to_owned(), day: Nano(100), month: Nano(200), total: Nano(300) };
+    everybody.rezone(TimeZone::fixed(jiff::tz::offset(-12)), std::slice::from_ref(&charged));
+    assert_eq!(spent(), [[100, 200, 300]]);
+    // It belongs to a day that is not today any more, and never was: the ledger tells where.
+    under_way.unwrap().settle(1, Nano(7));
+    assert_eq!(spent()[0][2], 307);
+    everybody.charged(&[Charged { day: Nano(107), month: Nano(207), ..charged }]);
+    assert_eq!(spent()[0][..2], [107, 207]);
+    let (last, _) = everybody.reserve(&claims(&key)).await;
+    last.unwrap().settle(1, Nano(1));
+    assert_eq!(spent()[0][..2], [108, 208]);
 }

@@ -7,10 +7,12 @@ use super::doors::Doors;
 use crate::admin::{AdminState, Reload, Reloaded};
 use crate::config::{self, Config, Finding, Origin, Report};
 use crate::gateway::Shared;
+use crate::ledger::{self, Charged, LedgerConfig, cli};
 use crate::live::Live;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 /// Reads the operator's file anew.
 pub(super) struct Reloader {
@@ -90,6 +92,9 @@ impl Reloader {
         let live = Live::new(Arc::clone(&config), &self.shared.wards, self.demo);
         let live = live.map_err(|error| report(path, error.to_string()))?;
         let keys = Doors::read(&config.listen).map_err(|error| report(path, error.to_string()))?;
+        let rezoned = running.ledger.timezone != config.ledger.timezone;
+        let charged = rezoned.then(|| charged(&config.ledger)).transpose();
+        let charged = charged.map_err(|error| report(path, error.to_string()))?;
         crate::logging::init(&config.log).map_err(|error| report(path, error.to_string()))?;
 
         self.doors.take(keys);
@@ -97,12 +102,25 @@ impl Reloader {
         self.shared.metrics.configured(&config);
         self.shared.timelines.resize(config.timelines.keep);
         self.state.set_token(config.admin.token.clone());
+        self.shared.ledger.reconfigure(&config.ledger);
+        if let Some(charged) = charged {
+            self.shared.limits.rezone(config.ledger.timezone.clone(), &charged);
+        }
+        if let Some(remote) = self.shared.limits.remote() {
+            remote.set_on_failure(config.limits.on_failure);
+        }
         let terms = Arc::clone(&live.terms);
         self.shared.live.store(Arc::new(live));
         self.shared.terms.store(terms);
         self.shared.wards.forget_unused();
         Ok(Reloaded { changed: config::changes(&running, &config), needs_restart })
     }
+}
+
+/// What keys were charged today, where days begin by this config.
+fn charged(config: &LedgerConfig) -> Result<Vec<Charged>, cli::CliError> {
+    let today = ledger::day_of(SystemTime::now(), &config.timezone);
+    cli::charged(&config.path, &today, true)
 }
 
 fn report(path: &Path, message: String) -> Report {

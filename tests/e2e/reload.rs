@@ -234,6 +234,32 @@ async fn c2_what_only_a_restart_changes_is_named_and_stays() {
 }
 
 #[tokio::test]
+async fn c2_l4_the_ledgers_days_durability_and_retention_are_changed_without_a_restart() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).section("ledger: { path: data/weir.db, timezone: UTC }").start().await;
+    let config = weir.config();
+    // At any moment one of them has another date than UTC.
+    for zone in ["Pacific/Kiritimati", "Etc/GMT+12"] {
+        let more = "durability: strict, on_failure: serve, retention: 30d";
+        let answer = weir.reload(&config.replace("timezone: UTC", &format!("timezone: {zone}, {more}"))).await.json();
+        assert_eq!(answer["needs_restart"], serde_json::json!([]), "{answer}");
+        assert_eq!(answer["changed"], serde_json::json!(["ledger: changed"]));
+        let today = || jiff::Timestamp::now().in_tz(zone).unwrap().date().to_string();
+        let before = today();
+        let received = weir.post(CHAT, CHAT_ASK).await;
+        assert_eq!((received.status(), received.text()), (200, chat_seen()));
+        // Strict: it is on disk when the client has its end.
+        let day = weir.ask(&format!("SELECT day FROM records WHERE request_id = '{}'", received.id()));
+        assert!(day == before || day == today(), "{day} in {zone}");
+    }
+    let answer = weir.reload(&config.replace("timezone: UTC", "postgres: { url: \"postgres://127.0.0.1:1/x\" }")).await;
+    assert_eq!(answer.json()["needs_restart"], serde_json::json!(["ledger.postgres"]), "{}", answer.text());
+    let answer = weir.reload(&format!("{config}\nlimits: {{ store: {{ redis: \"redis://127.0.0.1:1\" }} }}\n")).await;
+    assert_eq!(answer.json()["needs_restart"], serde_json::json!(["limits.store"]), "{}", answer.text());
+    verify(&weir.ledger());
+}
+
+#[tokio::test]
 async fn c2_certificates_are_read_anew_when_their_files_change() {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let (first, second) = (Pki::new(), Pki::new());

@@ -1,3 +1,4 @@
+use super::retention::Retention;
 use super::*;
 
 #[tokio::test]
@@ -180,6 +181,29 @@ async fn l4_days_begin_where_the_operator_says() {
     ticket.settle(settlement(record, &terms().load()));
     ledger.close();
     assert_eq!(ask(&path, "SELECT day FROM records"), "2026-07-01");
+}
+
+#[tokio::test]
+async fn c2_the_ledger_takes_another_config_and_running_requests_keep_their_durability() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weir.db");
+    let ledger = open(&config(&path));
+    let [old, new] = [Uuid::now_v7(), Uuid::now_v7()];
+    let evening: SystemTime = "2026-06-30T15:30:00Z".parse::<jiff::Timestamp>().unwrap().try_into().unwrap();
+    let ends = |id| {
+        let record = Record { received: evening, ..record(id, Outcome::Completed, usage(1, 1)) };
+        settlement(record, &terms().load())
+    };
+    let (begun, _) = ledger.begin(row(old)).await.unwrap();
+    let timezone = jiff::tz::TimeZone::get("Asia/Tokyo").unwrap();
+    let durability = Durability::Strict;
+    ledger.reconfigure(&LedgerConfig { timezone, durability, retention: Duration::ZERO, ..config(&path) });
+    let (strict, _) = ledger.begin(row(new)).await.unwrap();
+    assert!(strict.settle(ends(new)).wait().await);
+    assert_eq!(ask(&path, "SELECT day FROM records"), "2026-07-01", "on disk, on Tokyo's day");
+    assert!(!begun.settle(ends(old)).is_waited_for(), "it began with group");
+    assert_eq!(Retention::of(&ledger.inner.mailbox.config.load()).keep, Duration::ZERO);
+    ledger.close();
 }
 
 #[tokio::test]

@@ -64,7 +64,7 @@ impl Keeper {
             lost: Notify::new(),
             admit: script(include_str!("admit.lua")),
             ledger,
-            on_failure,
+            rejects: AtomicBool::new(on_failure == OnStoreFailure::Reject),
             nodes: AtomicU64::new(1),
             notes: sender,
             running: Mutex::default(),

@@ -43,7 +43,8 @@ pub struct Remote {
     admit: Script,
     /// Names this gateway's ledger.
     ledger: String,
-    on_failure: OnStoreFailure,
+    /// `limits.on_failure: reject`.
+    rejects: AtomicBool,
     /// Gateways that were alive when the store was heard last, this one included.
     nodes: AtomicU64,
     notes: mpsc::UnboundedSender<Note>,
@@ -138,8 +139,13 @@ impl Remote {
         self.nodes.load(Ordering::Relaxed).max(1)
     }
 
-    pub(super) const fn on_failure(&self) -> OnStoreFailure {
-        self.on_failure
+    pub(super) fn on_failure(&self) -> OnStoreFailure {
+        if self.rejects.load(Ordering::Relaxed) { OnStoreFailure::Reject } else { OnStoreFailure::Local }
+    }
+
+    /// What happens from now on while the store is away (C2).
+    pub fn set_on_failure(&self, on_failure: OnStoreFailure) {
+        self.rejects.store(on_failure == OnStoreFailure::Reject, Ordering::Relaxed);
     }
 
     /// Whether the store answers.
