@@ -145,3 +145,32 @@ fn examples_of_edges_and_containers_fit_drain_and_keepalive() {
         assert!(tested.status.success(), "{}", said(&tested));
     }
 }
+
+/// There is no docker in the tests: what the file names has to be there, at least.
+#[test]
+fn the_dockerfile_names_what_there_is() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (file, manifest) = (read("docker/Dockerfile"), root.join("Cargo.toml"));
+    let manifest = std::fs::read_to_string(manifest).expect("a manifest");
+    // Before the sources come, cargo wants a file for each target.
+    let placeholders = file.lines().find(|line| line.contains("| tee ")).expect("placeholders");
+    let targets: Vec<&str> = manifest.lines().filter_map(|line| line.strip_prefix("path = ")).collect();
+    assert!(targets.len() > 3, "{targets:?}");
+    for target in targets.iter().map(|target| target.trim_matches('"')).chain(["src/lib.rs"]) {
+        assert!(placeholders.contains(target), "{target} is missing in {placeholders}");
+        let folder = target.rsplit_once('/').expect("a folder").0;
+        assert!(file.lines().any(|line| line.contains("mkdir -p") && line.contains(folder)), "{folder} is not made");
+    }
+    let sent = std::fs::read_to_string(root.join(".dockerignore")).expect("what is sent");
+    let sources = file.lines().filter_map(|line| line.strip_prefix("COPY ")).filter(|line| !line.starts_with("--"));
+    for source in sources.flat_map(|line| line.rsplit_once(' ').expect("a target").0.split(' ')) {
+        assert!(root.join(source).exists(), "{source}");
+        assert!(sent.lines().any(|line| line.strip_prefix('!') == Some(source)), "{source} is not sent to the build");
+    }
+    // What the binary takes in at its build.
+    let own = std::fs::read_to_string(root.join("src/main.rs")).expect("a source");
+    let outside = own.split("include_str!(\"../").skip(1).filter_map(|rest| rest.split('"').next());
+    for taken in outside {
+        assert!(file.contains(&format!("COPY {taken} ")), "{taken}");
+    }
+}
