@@ -123,7 +123,7 @@ failover: setup-build ## shows a first target dying after its message_start, and
 	curl -sSN $$url/v1/messages -H 'x-api-key: weir-demo-key' -H 'content-type: application/json' \
 	  -d '{"model":"demo-failover","max_tokens":12,"stream":true,"messages":[{"role":"user","content":"Hello"}]}'; \
 	echo "What the client did not notice:"; \
-	for _ in 1 2 3 4 5 6 7 8 9; do grep -o '"attempts":.*' $$log && exit 0; sleep 0.2; done; exit 1
+	for _ in $$(seq 150); do grep -o '"attempts":.*' $$log && exit 0; sleep 0.2; done; exit 1
 
 # ---------------------------------------------------------------- test
 
@@ -156,7 +156,7 @@ conf: $(VENV)/.ready setup-build
 	$(PYTHON) tests/conf/check.py $(WEIR) $(filter-out conf/prices.yaml,$(wildcard conf/*.yaml))
 
 # Dashboard and rules name only what exists, alerts fire when they should, and a real Prometheus reads the metrics.
-prom: $(VENV)/.ready setup-build setup-prometheus
+prom: $(VENV)/.ready setup-build setup-prometheus setup-redis
 	$(CARGO) build --locked
 	$(PYTHON) tests/prometheus/check.py $(WEIR) $(PROMETHEUS)
 

@@ -70,7 +70,7 @@ fn a3_k3_the_demo_of_a_dying_target_shows_it() {
     let said = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{said}\n{}", String::from_utf8_lossy(&run.stderr));
     let (before, after) = said.split_once("event: message_start\n").expect("an answer");
-    assert!(before.matches(": weir-keepalive\n\n").count() >= 2, "{said}");
+    assert!(before.matches(": weir-keepalive\n\n").count() >= 1, "{said}");
     assert!(after.contains("event: message_stop\n") && !after.contains("event: message_start"), "{said}");
     let (_, attempts) = after.split_once("\"attempts\":").expect("the access record");
     let (dies, answers) = (attempts.find("demo-silent-dies\""), attempts.find("\"demo/demo\""));

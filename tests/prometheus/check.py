@@ -12,7 +12,9 @@
 import hashlib
 import json
 import pathlib
+import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -28,6 +30,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CONF = ROOT / "conf"
 RULES = sorted((CONF / "prometheus").glob("*.rules.yaml"))
 KEY = "prometheus-test-key"
+# Of a key that may ask once a minute.
+RARE = "prometheus-rare-key"
 # Metrics of Prometheus itself and of node exporter.
 FOREIGN = {"up", "ALERTS", "node_filesystem_avail_bytes", "node_filesystem_size_bytes"}
 FOREIGN_LABELS = {"job", "instance", "le", "mountpoint", "fstype", "version"}
@@ -45,7 +49,6 @@ UNUSUAL = {
     "weir_gate_overflow_total", "weir_events_malformed_total", "weir_usage_anomalies_total", "weir_usage_missing_total",
     "weir_web_searches_total", "weir_keepalives_total", "weir_sink_connected", "weir_sink_pending_records",
     "weir_sink_lag_seconds", "weir_config_reload_total", "weir_certificate_expiry_timestamp_seconds", 'kind="cache_read"',
-    "weir_limit_rejections_total", "weir_limit_store_up", "weir_otlp_dropped_spans_total",
 }
 
 failures = []
@@ -206,9 +209,14 @@ def check_alerts():
 
 
 def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Below the ports that the system gives out by itself: nobody gets it meanwhile."""
+    while True:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", random.randrange(10_000, 32_000)))
+                return listener.getsockname()[1]
+            except OSError:
+                pass
 
 
 def get(url, body=None, headers=None):
@@ -221,7 +229,7 @@ def get(url, body=None, headers=None):
 
 
 def wait_for(process, ready):
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while time.monotonic() < until and process.poll() is None:
         try:
             if ready():
@@ -233,30 +241,44 @@ def wait_for(process, ready):
 
 
 def start_weir(weir, folder):
-    """Weir with the demo model; `None` when somebody took its ports meanwhile."""
-    port, admin = free_port(), free_port()
+    """Weir with the demo model, a store of limits, and traces that nobody takes; `None` when somebody took its ports."""
+    port, admin, store, nobody = free_port(), free_port(), free_port(), free_port()
     models = ["demo-fast", "demo-fast-thinking", "demo-500", "demo-401", "demo-fast-cut", "demo-fast-stall"]
-    targets = "\n".join(f"  - {{ name: {name}, targets: [{{ provider: demo, model: {name} }}] }}" for name in models)
+    # Short only where it is to fire: a machine that stalls is no stalled model.
+    timeouts = {"demo-fast-stall": ", timeouts: { idle: 3s }"}
+    targets = "\n".join(
+        f"  - {{ name: {name}, targets: [{{ provider: demo, model: {name} }}]{timeouts.get(name, '')} }}" for name in models
+    )
     # All but one of them have no price.
     (folder / "prices.yaml").write_text('prices: [{ provider: demo, model: demo-fast, input: "1", output: "2" }]\n')
     (folder / "weir.yaml").write_text(f"""
 listen: [{{ address: "127.0.0.1:{port}" }}]
 admin: {{ address: "127.0.0.1:{admin}" }}
 providers: {{ demo: {{ builtin: demo }} }}
-defaults: {{ retry: {{ attempts: 1 }}, timeouts: {{ idle: 1s, no_output: 1s }} }}
+defaults: {{ retry: {{ attempts: 1 }} }}
 models:
 {targets}
-keys: [{{ name: prom, sha256: {hashlib.sha256(KEY.encode()).hexdigest()}, models: ["*"] }}]
+keys:
+  - {{ name: prom, sha256: {hashlib.sha256(KEY.encode()).hexdigest()}, models: ["*"] }}
+  - {{ name: rare, sha256: {hashlib.sha256(RARE.encode()).hexdigest()}, models: ["*"], rpm: 1 }}
+limits: {{ store: {{ redis: "redis://127.0.0.1:{store}" }} }}
+otlp: {{ endpoint: "http://127.0.0.1:{nobody}", enabled: true }}
 prices: {{ cost: [prices.yaml], sell: {{ markup: "1.5" }} }}
 ledger: {{ path: weir.db }}
 log: {{ format: json, level: warn, access: all }}
 """)
     log = open(folder / "weir.log", "w", encoding="utf-8")
+    # The package redis-tools brings the server's program under this name, and no service.
+    program = shutil.which("redis-check-rdb") or sys.exit("prom: 'redis-check-rdb' is missing (make setup-redis)")
+    beside = subprocess.Popen(
+        ["redis-server", "--port", str(store), "--bind", "127.0.0.1", "--save", ""], executable=program, stdout=log, stderr=log, cwd=folder
+    )
     process = subprocess.Popen([weir, "serve", "--config", folder / "weir.yaml"], stdout=log, stderr=log, cwd=folder)
     if wait_for(process, lambda: get(f"http://127.0.0.1:{admin}/readyz")[0] == 200):
-        return process, port, admin
-    process.kill()
-    process.wait()
+        return process, beside, port, admin
+    for one in [process, beside]:
+        one.kill()
+        one.wait()
     print((folder / "weir.log").read_text()[-2000:])
     return None
 
@@ -276,11 +298,14 @@ def traffic(port, all_kinds=True):
         got = ask(port, model)
         if got != status:
             fail(f"weir: {model} got {got}, not {status}")
-    for status, options in [(200, {"stream": False}), (200, {"path": "/v1/messages"}), (401, {"key": "wrong"})]:
+    others = [(200, {"stream": False}), (200, {"path": "/v1/messages"}), (401, {"key": "wrong"})]
+    if all_kinds:
+        others += [(200, {"key": RARE}), (429, {"key": RARE})]
+    for status, options in others:
         got = ask(port, "demo-fast", **options)
         if got != status:
             fail(f"weir: {options} got {got}, not {status}")
-    return len(expected) + 3
+    return len(expected) + len(others)
 
 
 def counted(text):
@@ -364,7 +389,7 @@ def main():
         started = start_weir(weir, folder) or start_weir(weir, folder)
         if not started:
             sys.exit("prom: weir did not start")
-        process, port, admin = started
+        process, beside, port, admin = started
         try:
             sent, metrics = traffic(port), f"http://127.0.0.1:{admin}/metrics"
             # A request is counted when it is settled, shortly after the client has its answer.
@@ -386,8 +411,9 @@ def main():
                 check_expression(where, expr, table, known)
             check_prometheus(tools, folder, admin, port, expressions)
         finally:
-            process.kill()
-            process.wait()
+            for one in [process, beside]:
+                one.kill()
+                one.wait()
     # A name that does not exist must be found, or this check says nothing.
     before = len(failures)
     for wrong in ['rate(weir_requests[5m])', 'weir_requests_total{modell="x"}', 'sum by (targett) (weir_attempts_total)',

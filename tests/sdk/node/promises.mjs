@@ -6,7 +6,7 @@ import Anthropic from "@anthropic-ai/sdk";
 import OpenAI from "openai";
 
 const { raw, url, key: apiKey, recordings } = JSON.parse(readFileSync(0, "utf8"));
-const options = { apiKey, maxRetries: 0, timeout: 30_000 };
+const options = { apiKey, maxRetries: 0, timeout: 60_000 };
 
 /** What the SDK's own accumulator makes of a stream: its model's name and the output tokens, if told. */
 async function accumulate(base, { protocol, model, text }) {
