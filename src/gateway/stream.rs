@@ -165,8 +165,9 @@ impl Gateway {
         match outcome {
             Outcome::Completed | Outcome::Truncated => {
                 reply.body.read_tail(exchange).await;
-                if !held_back {
-                    self.close(session).await?;
+                // The whole answer is out: a client that leaves before its last chunk has had it (B194).
+                if !held_back && self.close(session).await.is_err() {
+                    session.as_downstream_mut().set_keepalive(None);
                 }
             }
             _ => {

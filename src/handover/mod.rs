@@ -4,6 +4,7 @@
 //! travel beside the line that names them. Blocking: its callers have threads of their own.
 
 use crate::limit::Legacy;
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -143,7 +144,8 @@ impl Talk {
         if !beside.push(SendAncillaryMessage::ScmRights(&borrowed)) {
             return Err(io::Error::other(format!("more than {MOST_SOCKETS} listeners cannot be handed over")));
         }
-        let sent = sendmsg(&self.stream, &[IoSlice::new(&line)], &mut beside, SendFlags::NOSIGNAL)?;
+        let parts = [IoSlice::new(&line)];
+        let sent = retry_on_intr(|| sendmsg(&self.stream, &parts, &mut beside, SendFlags::NOSIGNAL))?;
         self.stream.write_all(line.get(sent..).unwrap_or_default())
     }
 
@@ -201,7 +203,8 @@ impl Talk {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut buffer)];
-        let got = recvmsg(&self.stream, &mut into, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+        // A process that is stopped and continued comes back from a wait that has a bound.
+        let got = retry_on_intr(|| recvmsg(&self.stream, &mut into, &mut beside, RecvFlags::CMSG_CLOEXEC))?;
         for message in beside.drain() {
             if let RecvAncillaryMessage::ScmRights(sockets) = message {
                 self.sockets.extend(sockets);

@@ -127,6 +127,25 @@ async fn c3_two_upgrades_in_a_row_with_five_hundred_streams_each() {
 }
 
 #[tokio::test]
+async fn c3_a_process_that_is_stopped_and_continued_hands_over_all_the_same() {
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).server("drain_delay: 10ms").start().await;
+    let first = weir.pid();
+    let mut upgrading = std::pin::pin!(weir.upgrade());
+    let upgraded = loop {
+        weir.signal("STOP");
+        weir.signal("CONT");
+        if let Ok(done) = tokio::time::timeout(std::time::Duration::from_millis(20), &mut upgrading).await {
+            break done;
+        }
+    };
+    assert_ne!(upgraded.expect("an upgrade"), first);
+    assert!(weir.ended().await);
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.text(), chat_seen());
+    weir.stop_successor().await;
+}
+
+#[tokio::test]
 async fn c3_requests_of_the_minute_carry_over() {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let weir = Setup::new(&upstream.url()).own_key("rpm: 5").start().await;
