@@ -2,51 +2,18 @@
 //!
 //! Called by `weir import litellm`. What it does not know, it notes.
 
+mod known;
+mod value;
+
 use super::plan::{Model, Plan, Provider, Target};
 use super::{Import, NotOne, write};
-use crate::protocol::Protocol;
+use known::{KNOWN, usual_key};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use value::{list, seconds, text, whole};
 
 type Object = Map<String, Value>;
-
-/// Names of LiteLLM's providers with an API that Weir can pass through: base URL (empty: must be given), `auth`, path
-/// of chat where it is not `/v1/chat/completions`, protocols.
-type Known = (&'static str, &'static str, &'static str, &'static str, &'static [Protocol]);
-
-const CHAT: &[Protocol] = &[Protocol::Chat];
-const OPENAI: &[Protocol] = &[Protocol::Chat, Protocol::Responses];
-const MESSAGES: &[Protocol] = &[Protocol::Messages];
-
-#[rustfmt::skip]
-const KNOWN: &[Known] = &[
-    ("openai", "https://api.openai.com", "", "", OPENAI),
-    ("anthropic", "https://api.anthropic.com", "x-api-key", "", MESSAGES),
-    ("azure", "", "{ header: api-key }", "", CHAT),
-    ("groq", "https://api.groq.com/openai", "", "", CHAT),
-    ("mistral", "https://api.mistral.ai", "", "", CHAT),
-    ("deepseek", "https://api.deepseek.com", "", "", CHAT),
-    ("xai", "https://api.x.ai", "", "", CHAT),
-    ("openrouter", "https://openrouter.ai/api", "", "", CHAT),
-    ("together_ai", "https://api.together.xyz", "", "", CHAT),
-    ("fireworks_ai", "https://api.fireworks.ai/inference", "", "", CHAT),
-    ("cerebras", "https://api.cerebras.ai", "", "", CHAT),
-    ("nvidia_nim", "https://integrate.api.nvidia.com", "", "", CHAT),
-    ("perplexity", "https://api.perplexity.ai", "", "/chat/completions", CHAT),
-    ("deepinfra", "https://api.deepinfra.com", "", "/v1/openai/chat/completions", CHAT),
-    ("gemini", "https://generativelanguage.googleapis.com", "", "/v1beta/openai/chat/completions", CHAT),
-    ("ollama", "http://localhost:11434", "", "", CHAT),
-    ("ollama_chat", "http://localhost:11434", "", "", CHAT),
-    ("hosted_vllm", "", "", "", CHAT),
-    ("vllm", "", "", "", CHAT),
-    ("openai_like", "", "", "", CHAT),
-    ("custom_openai", "", "", "", CHAT),
-    ("lm_studio", "", "", "", CHAT),
-    ("llamafile", "", "", "", CHAT),
-    ("xinference", "", "", "", CHAT),
-    ("litellm_proxy", "", "", "", CHAT),
-];
 
 /// Members of `litellm_params` that are read.
 const PARAMS: &[&str] = &[
@@ -394,49 +361,4 @@ fn model_settings(params: &Object) -> Vec<String> {
     let retries = whole(params.get("num_retries").or_else(|| params.get("max_retries")));
     settings.extend(retries.map(|retries| format!("retry: {{ attempts: {} }}", retries + 1)));
     settings
-}
-
-/// The variable that LiteLLM reads by itself, for a provider at its own address.
-fn usual_key(name: &str, own_url: bool) -> Option<String> {
-    if !own_url || name.starts_with("ollama") {
-        return None;
-    }
-    let name = name.trim_end_matches("_ai").to_ascii_uppercase();
-    Some(format!("${{{}_API_KEY}}", if name == "TOGETHER" { "TOGETHERAI".to_owned() } else { name }))
-}
-
-/// A text, with LiteLLM's way of naming a variable as Weir's.
-fn text(value: Option<&Value>) -> Option<String> {
-    let text = match value? {
-        Value::String(text) => text.clone(),
-        Value::Number(number) => number.to_string(),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => return None,
-    };
-    let variable = text.strip_prefix("os.environ/").map(|name| format!("${{{}}}", name.trim()));
-    Some(variable.unwrap_or(text)).filter(|text| !text.is_empty())
-}
-
-fn whole(value: Option<&Value>) -> Option<u64> {
-    match value? {
-        Value::Number(number) => number.as_u64(),
-        Value::String(text) => text.parse().ok(),
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
-}
-
-/// A time in seconds, whole or not, as Weir writes it.
-fn seconds(value: Option<&Value>) -> Option<String> {
-    let text = text(value)?;
-    let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
-    let seconds: u64 = whole.parse().ok()?;
-    let millis: u64 = format!("{part:0<3}").get(..3)?.parse().ok()?;
-    match (seconds, millis) {
-        (0, 0) => None,
-        (seconds, 0) => Some(format!("{seconds}s")),
-        (seconds, millis) => Some(format!("{}ms", seconds.checked_mul(1000)?.checked_add(millis)?)),
-    }
-}
-
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

@@ -4,6 +4,7 @@
 
 mod alarming;
 mod app;
+mod core;
 mod doors;
 mod entrance;
 mod listen;
@@ -19,25 +20,18 @@ mod watch;
 
 pub use listen::ListenError;
 
-use crate::admin::{self, AdminState, Control, Readiness, Reload};
-use crate::admission::load;
+use crate::admin::{self, AdminState, Readiness};
 use crate::config::{Config, Origin};
 use crate::demo::Demo;
 use crate::gateway::{Arrears, Gateway, Shared};
 use crate::handover::UpgradeError;
-use crate::keystore::watch::Watch as KeyWatch;
-use crate::keystore::{Store, StoreError};
-use crate::ledger::sink::{Sink, SinkError};
-use crate::ledger::{Ledger, OnCommit, OpenError};
-use crate::limit::Limits;
-use crate::limit::remote::Keeper;
-use crate::live::{Live, Wards};
-use crate::metrics::Metrics;
-use crate::otlp::Traces;
-use crate::owners::{Owners, OwnersError};
+use crate::keystore::StoreError;
+use crate::ledger::OpenError;
+use crate::ledger::sink::SinkError;
+use crate::owners::OwnersError;
 use crate::upstream::site::BadRoots;
-use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use core::Core;
 use doors::Doors;
 use entrance::Entrance;
 use pingora_core::apps::HttpServerOptions;
@@ -50,7 +44,6 @@ use pingora_proxy::HttpProxy;
 use reload::Reloader;
 use shutdown::Drain;
 use sockets::Sockets;
-use spending::Spending;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -126,71 +119,22 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     let demo = config.providers.values().any(|provider| provider.origin == Origin::Demo);
     let demo = if demo { Some(Demo::bind().map_err(StartError::Demo)?) } else { None };
     let demo_address = demo.as_ref().map(|(_, address)| *address);
-    let metrics = Arc::new(Metrics::new(config.metrics.max_key_series)?);
-    metrics.configured(config);
-    doors::tell_expiry(config, &metrics);
-    let wards = Wards::default();
-    let live = Live::new(Arc::clone(config), &wards, demo_address)?;
-    let terms = Arc::new(ArcSwap::new(Arc::clone(&live.terms)));
-    let timed = Arc::clone(&metrics);
-    let on_commit: OnCommit = Arc::new(move |took, _| timed.ledger_committed(took));
-    let ledger = Ledger::open(&config.ledger, Arc::clone(&terms), Some(on_commit))?;
-    let sink = config.ledger.postgres.as_ref().map(|postgres| ledger.sink(postgres)).transpose()?;
-    let (traces, exporting) = Traces::start(&config.otlp, &metrics).map_err(StartError::Traces)?.unzip();
-    let owners = Owners::open(&config.ledger)?;
-    let shared = Arc::new(Shared::new(live, wards, Arc::clone(&metrics), ledger.clone(), terms, owners, traces));
-    let state = Arc::new(AdminState::new(metrics, config.admin.token.clone(), config.ledger.path.clone()));
-    state.watch(ledger.clone(), sink.as_ref().map(Sink::stats));
-    state.attach(Arc::clone(&shared));
-    let stored_keys = follow_keys(config, &shared)?;
-    watch_memory(&shared)?;
-    let store = config.key_store.map(|_| Store::of(config)).transpose()?;
-    state.control(Control::new(Arc::clone(&shared), store));
-    let spending = Spending { limits: Arc::clone(&shared.limits), ledger: config.ledger.path.clone() };
-    spending.restore()?;
-    if let Some(url) = &config.limits.redis {
-        let ledger = crate::ledger::cli::identity(&config.ledger.path)?;
-        let (keeper, remote) = Keeper::new(url, config.limits.on_failure, ledger)?;
-        shared.limits.share(remote);
-        keeper.start(Arc::clone(&shared.limits))?;
-    }
-
-    let reloader = Arc::new(Reloader {
-        path: source.as_ref().map(|source| source.path.clone()),
-        shared: Arc::clone(&shared),
-        state: Arc::clone(&state),
-        doors: Arc::clone(&doors),
-        demo: demo_address,
-        files: Mutex::new(source.as_ref().map(|source| source.files.clone()).unwrap_or_default()),
-    });
-    state.reloads_by(Arc::clone(&reloader) as Arc<dyn Reload>);
+    let Core { shared, sink, exporting } = Core::new(config, demo_address)?;
+    let state = core::operators(config, &shared, sink.as_ref())?;
+    let stored_keys = core::follow_keys(config, &shared)?;
+    core::watch_memory(&shared)?;
+    let spending = core::begin_counting(config, &shared.limits)?;
+    let reloader = Reloader::new(source.as_ref(), &shared, &state, &doors, demo_address);
     let watch = Watch::start(reloader)?;
 
     // From here on only the sockets are missing.
-    let (taking, bound) = if let Some(bound) = bound {
-        (None, bound)
-    } else {
-        let (taking, handed) = Taking::begin(&config.upgrade_socket())?;
-        shared.limits.inherit(&handed.legacy);
-        (Some(taking), Bound::new(Arc::new(Sockets::new(handed.sockets)), config)?)
+    let (taking, bound) = match bound {
+        Some(bound) => (None, bound),
+        None => Bound::take_over(config, &shared)?,
     };
-    let successor = tokio::sync::watch::Sender::new(0);
-    let drain = Drain {
-        shared: Arc::clone(&shared),
-        state: Arc::clone(&state),
-        sockets: Arc::clone(&bound.sockets),
-        closing: tokio::sync::watch::Sender::new(false),
-        closing_admin: tokio::sync::watch::Sender::new(false),
-        successor: successor.subscribe(),
-    };
-    let incumbent = source.zip(std::env::current_exe().ok()).map(|(source, program)| {
-        let (shared, sockets) = (Arc::clone(&shared), Arc::clone(&bound.sockets));
-        let socket = config.upgrade_socket();
-        Arc::new(Incumbent { shared, sockets, successor, socket, source, program, busy: AtomicBool::new(false) })
-    });
     let addresses = bound.clients.iter().map(|(address, _)| *address).chain([bound.admin.0]).collect();
-    let limits = Arc::clone(&shared.limits);
-    let greeter = Greeter { addresses, state: Arc::clone(&state), taking: Mutex::new(taking), limits, incumbent };
+    let (drain, incumbent) = succession(config, source, &shared, &state, &bound.sockets);
+    let greeter = Greeter { addresses, shared: Arc::clone(&shared), state, taking: Mutex::new(taking), incumbent };
     let mut server = services(config, &shared, &doors, bound, &drain)?;
     if let Some((demo, _)) = demo {
         server.add_service(background_service("demo", Model(tokio::sync::Mutex::new(Some(demo)))));
@@ -205,45 +149,39 @@ pub fn serve(config: &Arc<Config>, source: Option<Source>, takes_over: bool) -> 
     server.run(RunArgs { shutdown_signal: Box::new(drain) });
     watch.end();
     if let Some(shipping) = shipping {
-        shipping.end(&ledger);
+        shipping.end(&shared.ledger);
     }
     drop(stored_keys);
-    ledger.close();
+    shared.ledger.close();
     if let Some(exporting) = exporting {
         exporting.end();
     }
     Ok(shared.running.load(Ordering::Acquire) == 0)
 }
 
-/// The keys of the store come into force, and stay true (G1).
-fn follow_keys(config: &Config, shared: &Arc<Shared>) -> Result<Option<KeyWatch>, StoreError> {
-    if config.key_store.is_none() {
-        return Ok(None);
-    }
-    let ending = Arc::clone(shared);
-    let cut = move |keys| {
-        ending.end_now.send_if_modified(|end| {
-            let changed = end.keys != keys;
-            end.keys = keys;
-            changed
-        });
+/// How the process ends, and who may take over from it: only what was started with a file.
+fn succession(
+    config: &Config,
+    source: Option<Source>,
+    shared: &Arc<Shared>,
+    state: &Arc<AdminState>,
+    sockets: &Arc<Sockets>,
+) -> (Drain, Option<Arc<Incumbent>>) {
+    let successor = tokio::sync::watch::Sender::new(0);
+    let drain = Drain {
+        shared: Arc::clone(shared),
+        state: Arc::clone(state),
+        sockets: Arc::clone(sockets),
+        closing: tokio::sync::watch::Sender::new(false),
+        closing_admin: tokio::sync::watch::Sender::new(false),
+        successor: successor.subscribe(),
     };
-    let in_force = Arc::clone(&shared.stored_keys);
-    KeyWatch::start(Store::of(config)?, &config.ledger.path, in_force, Arc::new(cut)).map(Some)
-}
-
-/// Looks at the memory for as long as the gateway lives (B3).
-fn watch_memory(shared: &Arc<Shared>) -> Result<(), StartError> {
-    let watched = Arc::downgrade(shared);
-    let look = move || {
-        while let Some(shared) = watched.upgrade() {
-            let max = shared.live.load().config.server.max_memory;
-            shared.load.look(max.and_then(|_| load::resident()), max);
-            drop(shared);
-            std::thread::park_timeout(load::LOOK_EVERY);
-        }
-    };
-    std::thread::Builder::new().name("memory".to_owned()).spawn(look).map(drop).map_err(StartError::Thread)
+    let incumbent = source.zip(std::env::current_exe().ok()).map(|(source, program)| {
+        let (shared, sockets) = (Arc::clone(shared), Arc::clone(sockets));
+        let socket = config.upgrade_socket();
+        Arc::new(Incumbent { shared, sockets, successor, socket, source, program, busy: AtomicBool::new(false) })
+    });
+    (drain, incumbent)
 }
 
 /// The sockets of the config, in its order, to listen with.
@@ -261,6 +199,13 @@ impl Bound {
         let kept: Vec<_> = clients.iter().chain([&admin]).map(|(address, _)| *address).collect();
         sockets.keep(&kept);
         Ok(Self { sockets, clients, admin })
+    }
+
+    /// With the sockets of the process that serves, whose limits count here, too.
+    fn take_over(config: &Config, shared: &Shared) -> Result<(Option<Taking>, Self), StartError> {
+        let (taking, handed) = Taking::begin(&config.upgrade_socket())?;
+        shared.limits.inherit(&handed.legacy);
+        Ok((Some(taking), Self::new(Arc::new(Sockets::new(handed.sockets)), config)?))
     }
 }
 
@@ -363,10 +308,10 @@ async fn ended(mut shutdown: ShutdownWatch) {
 /// Says ready once every listener takes connections.
 struct Greeter {
     addresses: Vec<SocketAddr>,
+    shared: Arc<Shared>,
     state: Arc<AdminState>,
     /// The process that is to drain from now on.
     taking: Mutex<Option<Taking>>,
-    limits: Arc<Limits>,
     incumbent: Option<Arc<Incumbent>>,
 }
 
@@ -385,7 +330,7 @@ impl BackgroundService for Greeter {
         let took_over = taking.is_some();
         if let Some(taking) = taking {
             // It blocks; a panic in it would have told itself.
-            let limits = Arc::clone(&self.limits);
+            let limits = Arc::clone(&self.shared.limits);
             let _done = tokio::task::spawn_blocking(|| taking.serving(limits)).await;
         }
         if let Some(incumbent) = &self.incumbent {

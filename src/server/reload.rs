@@ -3,6 +3,7 @@
 //! Called on SIGHUP, on a changed file (`watch`) and by the admin API; one at a time. Reads the files, then swaps
 //! what requests begin with, as a whole: a request keeps what it began with until its end.
 
+use super::Source;
 use super::doors::Doors;
 use crate::admin::{AdminState, Reload, Reloaded};
 use crate::config::{self, Config, Finding, Origin, Report};
@@ -18,13 +19,13 @@ use std::time::SystemTime;
 pub(super) struct Reloader {
     /// `None`: there is no file (`weir demo`).
     pub(super) path: Option<PathBuf>,
-    pub(super) shared: Arc<Shared>,
-    pub(super) state: Arc<AdminState>,
-    pub(super) doors: Arc<Doors>,
+    shared: Arc<Shared>,
+    state: Arc<AdminState>,
+    doors: Arc<Doors>,
     /// Where the built-in model listens, if it does.
-    pub(super) demo: Option<SocketAddr>,
+    demo: Option<SocketAddr>,
     /// The files that the last load depended on; locked while a reload runs.
-    pub(super) files: Mutex<Vec<PathBuf>>,
+    files: Mutex<Vec<PathBuf>>,
 }
 
 impl std::fmt::Debug for Reloader {
@@ -40,6 +41,26 @@ impl Reload for Reloader {
 }
 
 impl Reloader {
+    /// Of the file that the process was started with; the admin API can ask it from now on.
+    pub(super) fn new(
+        source: Option<&Source>,
+        shared: &Arc<Shared>,
+        state: &Arc<AdminState>,
+        doors: &Arc<Doors>,
+        demo: Option<SocketAddr>,
+    ) -> Arc<Self> {
+        let reloader = Arc::new(Self {
+            path: source.map(|source| source.path.clone()),
+            shared: Arc::clone(shared),
+            state: Arc::clone(state),
+            doors: Arc::clone(doors),
+            demo,
+            files: Mutex::new(source.map(|source| source.files.clone()).unwrap_or_default()),
+        });
+        state.reloads_by(Arc::clone(&reloader) as Arc<dyn Reload>);
+        reloader
+    }
+
     /// What has to be watched.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner).clone()
