@@ -146,6 +146,7 @@ impl ShutdownSignalWatch for Drain {
         self.close();
         self.shared.end_now.send_modify(|end| end.all = true);
         let _ = tokio::time::timeout(LAST_WORDS, self.drained()).await;
+        self.closing_admin.send_replace(true);
         log::info!(running = self.running(); "exiting");
         ShutdownSignal::GracefulTerminate
     }

@@ -116,8 +116,7 @@ async fn upgrades(count: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn c3_two_upgrades_in_a_row_cut_nothing_refuse_nothing_and_record_each_request_once() {
-    let count = option_env!("WEIR_UPGRADE_STREAMS").and_then(|count| count.parse().ok());
-    upgrades(count.unwrap_or(20)).await;
+    upgrades(100).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
