@@ -9,7 +9,7 @@ const STEP: u64 = 400;
 const EARLY: f64 = 5.0;
 /// So much later is not the next step yet. A machine that stalls is later; then the script is played again.
 const LATE: f64 = 200.0;
-const TRIES: usize = 10;
+const TRIES: usize = 50;
 
 /// Events of a script: those before any output, the first output that is not visible, the first that is, the rest.
 struct Script {
