@@ -76,3 +76,25 @@ fn names_with_escapes_match_as_what_they_mean() {
         .unwrap();
     assert_eq!(seen, [b"a".to_vec(), b"bc".to_vec(), Vec::new()]);
 }
+
+#[test]
+fn strings_end_at_their_first_bare_quote_wherever_that_is() {
+    for len in 0..80 {
+        for filler in ["a", "\u{21}", "\u{23}", "\u{5b}", "\u{5d}", "\u{a2}\u{dc}", "\u{7f}"] {
+            let text: String = filler.repeat(len);
+            for (rest, escaped) in [("\"", false), ("\\\"\"", true), ("\\\\\"tail, and more of it\"", true)] {
+                let whole = format!("{text}{rest}");
+                let end = text.len() + rest.find("\"tail").unwrap_or(rest.len() - 1);
+                assert_eq!(super::string_end(whole.as_bytes()), Some((end, escaped)), "{whole}");
+            }
+            assert_eq!(super::string_end(text.as_bytes()), None);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_unescaped_stays_as_it_is() {
+    for (raw, text) in [("plain", "plain"), ("a\\n\\\"b", "a\n\"b"), ("\\ud800", "\\ud800"), ("\\", "\\")] {
+        assert_eq!(&*super::unescaped(raw.as_bytes()), text.as_bytes());
+    }
+}

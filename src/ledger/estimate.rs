@@ -10,7 +10,8 @@
 //! The encoder is `bpe-openai`: it counts in linear time whatever the text (others are quadratic on
 //! text that a user can choose), is kept by GitHub, and brings the two encodings that matter.
 
-use crate::json::{Kind, Malformed, Walker};
+use crate::json::{self, Kind, Malformed, Walker};
+use crate::meter::Word;
 use crate::protocol::Protocol;
 use std::borrow::Cow;
 
@@ -94,6 +95,8 @@ pub struct Delivered {
     protocol: Protocol,
     /// Each samples every event, every second, every fourth, …
     stretches: Vec<Stretch>,
+    /// Whether the word of the meter's known delta is all of its text; `None` until that was looked at.
+    word_is_text: Option<bool>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -113,22 +116,43 @@ impl Delivered {
     /// Nothing delivered yet.
     #[must_use]
     pub const fn new(protocol: Protocol) -> Self {
-        Self { protocol, stretches: Vec::new() }
+        Self { protocol, stretches: Vec::new(), word_is_text: None }
     }
 
-    /// Notes the data (JSON) of one output event that went to the client.
-    pub fn event(&mut self, data: &[u8]) {
-        self.note(data, |delivered, text| delivered_text(delivered.protocol, data, text));
+    /// Notes the data (JSON) of one output event that went to the client. `word` is the meter's: most events
+    /// are the one before them with another word, and need not be walked once more.
+    pub fn event(&mut self, data: &[u8], word: Option<&Word>) {
+        let data = data.trim_ascii();
+        if word.is_some_and(|word| !word.is_known) {
+            self.word_is_text = None;
+        }
+        let due = self.is_due();
+        let word = word.and_then(|word| data.get(word.at.clone()));
+        let text = match (due, self.word_is_text, word) {
+            (false, ..) => None,
+            (true, Some(true), Some(word)) => Some(json::unescaped(word)),
+            (true, known, word) => {
+                let text = delivered_text(self.protocol, data).ok();
+                if let (None, Some(word)) = (known, word) {
+                    self.word_is_text = Some(text.as_deref() == Some(&*json::unescaped(word)));
+                }
+                text.map(Cow::Owned)
+            }
+        };
+        self.note(data, text.as_deref());
     }
 
     /// Notes a whole JSON reply (F6, F9).
     pub fn reply(&mut self, json: &[u8]) {
-        self.note(json, |_, text| {
-            Walker::new(json).object(|walker, name| all_text(walker, &name.name(), text)).map(drop)
-        });
+        let mut text = Vec::new();
+        let due = self.is_due();
+        let read = Walker::new(json).object(|walker, name| all_text(walker, &name.bytes(), &mut text));
+        // Data that is not JSON has no text to count.
+        self.note(json, Some(&*text).filter(|_| due && read.is_ok()));
     }
 
-    fn note(&mut self, data: &[u8], read: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), Malformed>) {
+    /// Whether the next event is to be sampled; begins a new stretch where one is full.
+    fn is_due(&mut self) -> bool {
         // A stretch is at least one stride long, so that their number grows with the logarithm only.
         let stride = 1_u64 << self.stretches.len().saturating_sub(1).min(63);
         if self.stretches.last().is_none_or(|last| last.is_full() && last.events >= stride) {
@@ -136,17 +160,24 @@ impl Delivered {
         }
         let stride_bits = u32::try_from(self.stretches.len()).unwrap_or(64).saturating_sub(1).min(63);
         // Counted within the stretch, so that each begins with a sample.
-        let due = self.stretches.last().is_some_and(|stretch| stretch.events.trailing_zeros() >= stride_bits);
+        self.stretches.last().is_some_and(|stretch| stretch.events.trailing_zeros() >= stride_bits)
+    }
+
+    /// Counts an event, and keeps its text if it is sampled.
+    fn note(&mut self, data: &[u8], text: Option<&[u8]>) {
         let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        let mut found = Vec::new();
-        // Data that is not JSON has no text to count.
-        let read = if due { read(self, &mut found) } else { Ok(()) };
         let Some(stretch) = self.stretches.last_mut() else { return };
         stretch.events += 1;
         stretch.all_bytes += bytes;
-        if due && read.is_ok() {
-            stretch.add(bytes, &found);
+        if let Some(text) = text {
+            stretch.add(bytes, text);
         }
+    }
+
+    /// What is kept of the text, stretch by stretch.
+    #[cfg(test)]
+    pub(crate) fn sampled_text(&self) -> Vec<&[u8]> {
+        self.stretches.iter().map(|stretch| &*stretch.text).collect()
     }
 
     /// A cheap guess for checkpoints, without BPE; `None` before any text.
@@ -213,62 +244,56 @@ fn floor_boundary(text: &str, most: usize) -> &str {
 }
 
 /// The generated text in one event's data.
-fn delivered_text(protocol: Protocol, data: &[u8], text: &mut Vec<u8>) -> Result<(), Malformed> {
-    let mut walker = Walker::new(data);
-    match protocol {
-        Protocol::Chat => walker.object(|walker, name| match &*name.name() {
-            "choices" => walker
-                .array(|walker| walker.object(|walker, name| choice(walker, &name.name(), text)).map(drop))
-                .map(drop),
-            _ => walker.skip().map(drop),
-        }),
-        Protocol::Messages => walker.object(|walker, name| match &*name.name() {
-            "delta" => walker.object(|walker, name| all_text(walker, &name.name(), text)).map(drop),
-            _ => walker.skip().map(drop),
-        }),
+fn delivered_text(protocol: Protocol, data: &[u8]) -> Result<Vec<u8>, Malformed> {
+    let mut text = Vec::new();
+    Walker::new(data).object(|walker, name| match (protocol, &*name.bytes()) {
+        (Protocol::Chat, b"choices") => walker
+            .array(|walker| walker.object(|walker, name| choice(walker, &name.bytes(), &mut text)).map(drop))
+            .map(drop),
+        (Protocol::Messages, b"delta") => {
+            walker.object(|walker, name| all_text(walker, &name.bytes(), &mut text)).map(drop)
+        }
         // `.done` repeats what `.delta` brought.
-        Protocol::Responses => walker.object(|walker, name| match &*name.name() {
-            "delta" => append(walker, text),
-            _ => walker.skip().map(drop),
-        }),
-    }
-    .map(drop)
+        (Protocol::Responses, b"delta") => append(walker, &mut text),
+        _ => walker.skip().map(drop),
+    })?;
+    Ok(text)
 }
 
 /// A chat choice: `delta`, or `text` of a completion; never `message`, which some send beside the delta, cumulative.
-fn choice(walker: &mut Walker<'_>, name: &str, text: &mut Vec<u8>) -> Result<(), Malformed> {
+fn choice(walker: &mut Walker<'_>, name: &[u8], text: &mut Vec<u8>) -> Result<(), Malformed> {
     match name {
-        "delta" => walker.object(|walker, name| all_text(walker, &name.name(), text)).map(drop),
-        "text" => append(walker, text),
+        b"delta" => walker.object(|walker, name| all_text(walker, &name.bytes(), text)).map(drop),
+        b"text" => append(walker, text),
         _ => walker.skip().map(drop),
     }
 }
 
 /// Every string below whose name says that a model wrote it.
-fn all_text(walker: &mut Walker<'_>, name: &str, text: &mut Vec<u8>) -> Result<(), Malformed> {
+fn all_text(walker: &mut Walker<'_>, name: &[u8], text: &mut Vec<u8>) -> Result<(), Malformed> {
     match walker.peek()? {
         // The same reasoning once more, in parts.
-        _ if name == "reasoning_details" => walker.skip().map(drop),
-        Kind::Object => walker.object(|walker, name| all_text(walker, &name.name(), text)).map(drop),
+        _ if name == b"reasoning_details" => walker.skip().map(drop),
+        Kind::Object => walker.object(|walker, name| all_text(walker, &name.bytes(), text)).map(drop),
         Kind::Array => walker.array(|walker| all_text(walker, name, text)).map(drop),
         Kind::String if is_generated(name) => append(walker, text),
         _ => walker.skip().map(drop),
     }
 }
 
-fn is_generated(name: &str) -> bool {
+fn is_generated(name: &[u8]) -> bool {
     matches!(
         name,
-        "content"
-            | "text"
-            | "reasoning"
-            | "reasoning_content"
-            | "thinking"
-            | "refusal"
-            | "arguments"
-            | "partial_json"
-            | "name"
-            | "transcript"
+        b"content"
+            | b"text"
+            | b"reasoning"
+            | b"reasoning_content"
+            | b"thinking"
+            | b"refusal"
+            | b"arguments"
+            | b"partial_json"
+            | b"name"
+            | b"transcript"
     )
 }
 

@@ -15,6 +15,7 @@ mod twin;
 pub mod usage;
 
 pub use error::UpstreamError;
+pub use twin::Word;
 
 use crate::json::{Malformed, Text, Walker};
 use crate::protocol::Protocol;
@@ -91,6 +92,7 @@ pub struct Meter {
     created: Option<u64>,
     sequence: Option<u64>,
     twin: Twin,
+    word: Option<Word>,
     /// The data of an event that has several data lines.
     scratch: Vec<u8>,
 }
@@ -117,8 +119,14 @@ impl Meter {
             created: None,
             sequence: None,
             twin: Twin::default(),
+            word: None,
             scratch: Vec::new(),
         }
+    }
+
+    /// The word of the event that was read last, if it carries just one.
+    pub const fn word(&mut self) -> Option<Word> {
+        self.word.take()
     }
 
     /// Reads one event; `bytes` is the block that `span` points into. Comments and empty blocks are [`Facts::default`].
@@ -268,8 +276,10 @@ impl Meter {
 
     fn data(&mut self, data: &[u8], name: &[u8]) -> Facts {
         let data = data.trim_ascii();
+        self.word = None;
         if let Some(known) = self.twin.knows(data) {
             self.sequence = known.number.or(self.sequence);
+            self.word = Some(Word { at: known.word, is_known: true });
             return known.facts;
         }
         match data.first() {
@@ -290,6 +300,7 @@ impl Meter {
             Protocol::Responses => responses::read(self, data, name),
             Protocol::Messages => messages::read(self, data, name),
         };
+        self.word = self.twin.learnt();
         self.counted(read)
     }
 

@@ -2,6 +2,7 @@
 
 use super::usage::{Source, Usage};
 use super::{Facts, Finish, Meter, UpstreamError};
+use crate::ledger::estimate::Delivered;
 use crate::protocol::Protocol;
 use crate::sse::Scanner;
 use Protocol::{Chat, Messages, Responses};
@@ -895,12 +896,20 @@ proptest! {
     #[test]
     fn a_twin_means_what_a_walk_would_say((protocol, events) in alike()) {
         let (mut quick, mut slow) = (Meter::new(protocol, None), Meter::new(protocol, None));
+        let (mut by_word, mut walked) = (Delivered::new(protocol), Delivered::new(protocol));
         for event in events {
             let mut scanner = Scanner::new(1 << 20);
             let block = scanner.push(event.clone().into()).unwrap();
             slow.twin.forget();
             let span = &scanner.spans()[0];
-            prop_assert_eq!(quick.event(&block.bytes, span), slow.event(&block.bytes, span), "{}", event);
+            let facts = quick.event(&block.bytes, span);
+            prop_assert_eq!(facts, slow.event(&block.bytes, span), "{}", event);
+            if facts.output {
+                let word = quick.word();
+                by_word.event(span.payload(&block.bytes, &mut Vec::new()), word.as_ref());
+                walked.event(span.payload(&block.bytes, &mut Vec::new()), None);
+            }
+            prop_assert_eq!(by_word.sampled_text(), walked.sampled_text(), "{}", event);
             prop_assert_eq!(quick.service_tier(), slow.service_tier(), "{}", event);
             prop_assert_eq!(quick.last_sequence(), slow.last_sequence(), "{}", event);
         }

@@ -82,6 +82,8 @@ pub(super) struct Twin {
     /// For each hole where the part before it ends in `kept`; there are as many as fit a delta.
     holes: [Option<(usize, Filling)>; 3],
     facts: Option<Facts>,
+    /// Where the word of the delta is that was learnt last, until it is asked for.
+    learnt: Option<Range<usize>>,
 }
 
 /// What a twin means.
@@ -89,6 +91,17 @@ pub(super) struct Known {
     pub(super) facts: Facts,
     /// Its running number.
     pub(super) number: Option<u64>,
+    /// Where its word is.
+    pub(super) word: Range<usize>,
+}
+
+/// The only word of a delta.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Where it is in the event's data (without white space around that), without its quotes.
+    pub at: Range<usize>,
+    /// The delta is the one before it with another word: what holds for that one's word holds for this one's.
+    pub is_known: bool,
 }
 
 impl Twin {
@@ -98,6 +111,7 @@ impl Twin {
         if holes.unfit || holes.word.is_none() || facts != plain {
             return;
         }
+        let word = holes.word.clone();
         let mut holes = [
             (holes.word.clone(), Filling::Word),
             (holes.padding.clone(), Filling::Padding),
@@ -118,6 +132,12 @@ impl Twin {
         });
         self.kept.extend_from_slice(json.get(after..).unwrap_or_default());
         self.facts = Some(facts);
+        self.learnt = word;
+    }
+
+    /// The word of the delta that was learnt just now.
+    pub(super) fn learnt(&mut self) -> Option<Word> {
+        self.learnt.take().map(|at| Word { at, is_known: false })
     }
 
     /// Something changed that a twin would have changed back.
@@ -128,11 +148,16 @@ impl Twin {
     /// What `json` means, if it is a twin of the delta that is kept.
     pub(super) fn knows(&self, json: &[u8]) -> Option<Known> {
         let facts = self.facts?;
-        let (mut rest, mut from, mut number) = (json, 0, None);
+        let (mut rest, mut from, mut number, mut word) = (json, 0, None, 0..0);
         for (end, filling) in self.holes.iter().flatten() {
             let hole = rest.strip_prefix(self.kept.get(from..*end)?)?;
             let len = match filling {
-                Filling::Word => json::string_len(hole).filter(|len| *len > 0)?,
+                Filling::Word => {
+                    let len = json::string_len(hole).filter(|len| *len > 0)?;
+                    let start = json.len().saturating_sub(hole.len());
+                    word = start..start.saturating_add(len);
+                    len
+                }
                 Filling::Padding => json::string_len(hole)?,
                 Filling::Number => {
                     let (value, len) = whole(hole)?;
@@ -142,7 +167,7 @@ impl Twin {
             };
             (rest, from) = (hole.get(len..)?, *end);
         }
-        (rest == self.kept.get(from..)?).then_some(Known { facts, number })
+        (rest == self.kept.get(from..)?).then_some(Known { facts, number, word })
     }
 }
 

@@ -262,7 +262,8 @@ impl Attempt {
         if facts.output {
             self.since.output = now;
             self.seen.read(now, facts);
-            self.delivered.event(span.payload(kept.block(), &mut Vec::new()));
+            let word = self.meter.word();
+            self.delivered.event(span.payload(kept.block(), &mut Vec::new()), word.as_ref());
         }
         self.forwarded.id_or_retry |= span.id_or_retry;
         self.forwarded.message_start |= facts.start;

@@ -4,7 +4,7 @@ use super::*;
 fn simple(protocol: Protocol, events: &[Vec<u8>], model: &str) -> u64 {
     let mut text = Vec::new();
     for event in events {
-        let _ = delivered_text(protocol, event, &mut text);
+        text.extend(delivered_text(protocol, event).unwrap_or_default());
     }
     tokens(&String::from_utf8_lossy(&text), model).unwrap_or(0)
 }
@@ -12,7 +12,7 @@ fn simple(protocol: Protocol, events: &[Vec<u8>], model: &str) -> u64 {
 fn sampled(protocol: Protocol, events: &[Vec<u8>], model: &str) -> Option<u64> {
     let mut delivered = Delivered::new(protocol);
     for event in events {
-        delivered.event(event);
+        delivered.event(event, None);
     }
     delivered.tokens(model)
 }
@@ -87,8 +87,7 @@ fn u4_text_of_each_protocol_and_nothing_else() {
         (Protocol::Responses, r#"{"type":"response.output_text.delta","delta":"Hi","sequence_number":4}"#, "Hi"),
         (Protocol::Responses, r#"{"type":"response.output_text.done","text":"Hi there"}"#, ""),
     ] {
-        let mut text = Vec::new();
-        delivered_text(protocol, data.as_bytes(), &mut text).unwrap();
+        let text = delivered_text(protocol, data.as_bytes()).unwrap();
         assert_eq!(String::from_utf8_lossy(&text), expected, "{data}");
     }
 }
@@ -125,7 +124,7 @@ fn u4_memory_is_bounded_whatever_the_stream() {
     let mut delivered = Delivered::new(Protocol::Messages);
     let event = messages_delta(&"word ".repeat(40_000));
     for _ in 0..2_000 {
-        delivered.event(&event);
+        delivered.event(&event, None);
     }
     let kept: usize = delivered.stretches.iter().map(|stretch| stretch.text.capacity()).sum();
     assert!(kept < 512 * 1024, "{kept} bytes in {} stretches", delivered.stretches.len());
@@ -137,10 +136,10 @@ fn u4_memory_is_bounded_whatever_the_stream() {
 #[test]
 fn b206_what_cannot_be_measured_adds_nothing() {
     let mut delivered = Delivered::new(Protocol::Responses);
-    delivered.event(br#"{"type":"response.image_generation_call.partial_image","partial_image_b64":"AAAA"}"#);
-    delivered.event(b"not json");
+    delivered.event(br#"{"type":"response.image_generation_call.partial_image","partial_image_b64":"AAAA"}"#, None);
+    delivered.event(b"not json", None);
     assert_eq!((delivered.tokens("m"), delivered.rough()), (None, None));
-    delivered.event(br#"{"type":"response.output_text.delta","delta":"four"}"#);
+    delivered.event(br#"{"type":"response.output_text.delta","delta":"four"}"#, None);
     assert!(delivered.rough().is_some());
 }
 
