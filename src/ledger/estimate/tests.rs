@@ -148,7 +148,7 @@ fn u4_bpe_is_linear_on_hostile_text() {
     // Quadratic encoders need minutes for this; the bound is generous for a debug build.
     let began = std::time::Instant::now();
     assert!(tokens(&"a".repeat(300_000), "gpt-5").is_some());
-    assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
 }
 
 #[test]

@@ -42,7 +42,9 @@ impl Server {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        // Below the ports that the system gives out by itself: nobody gets it meanwhile.
+        let mut ports = std::iter::repeat_with(|| fastrand::u16(8_100..10_000));
+        let port = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
         let mut server = Self { folder, port, process: None };
         let made = program("initdb")
             .args(["--no-sync", "--auth=trust", "--username=weir", "--encoding=UTF8", "-D"])
@@ -59,7 +61,7 @@ impl Server {
 
     /// Until it listens; after a kill the children of the one before may hold its memory for a moment.
     fn start(&mut self, options: &[&str]) {
-        for _ in 0..500 {
+        for _ in 0..3_000 {
             if self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some()) {
                 let mut command = program("postgres");
                 command
@@ -97,7 +99,7 @@ impl Server {
     }
 
     async fn client(&self) -> tokio_postgres::Client {
-        for _ in 0..500 {
+        for _ in 0..3_000 {
             if let Ok((client, connection)) = tokio_postgres::connect(&self.url(), NoTls).await {
                 tokio::spawn(connection);
                 return client;
@@ -162,7 +164,7 @@ impl Running {
     async fn agrees(&self, client: &tokio_postgres::Client, path: &Path) {
         let local = ask(path, LOCAL);
         let mut there = String::new();
-        for _ in 0..1_000 {
+        for _ in 0..6_000 {
             there = remote(client, SUMS).await;
             if there == local {
                 break;
@@ -251,7 +253,7 @@ async fn l4_a_server_that_is_away_slow_or_refusing_blocks_nobody_and_loses_nothi
     client.batch_execute("BEGIN; LOCK TABLE weir_settled IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let began = std::time::Instant::now();
     requests(&ledger, 20).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "requests wait for the sink");
+    assert!(began.elapsed() < Duration::from_secs(25), "requests wait for the sink");
     client.batch_execute("COMMIT").await.unwrap();
     sink.caught_up(40).await;
     // Killed in the middle and started again, several times.

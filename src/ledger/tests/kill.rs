@@ -67,7 +67,7 @@ async fn stream(ledger: Ledger, seed: u64) {
 }
 
 /// What the clients of a killed process had seen.
-fn run_and_kill(path: &Path, life: Duration) -> Vec<(String, String, i64)> {
+fn run_and_kill(path: &Path, life: Duration, at_work: bool) -> Vec<(String, String, i64)> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ledger::tests::kill::child_of_the_kill_test", "--nocapture", "--test-threads=1"])
         .env(CHILD, path)
@@ -76,16 +76,21 @@ fn run_and_kill(path: &Path, life: Duration) -> Vec<(String, String, i64)> {
         .spawn()
         .unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
+    let (working, works) = std::sync::mpsc::channel();
     let reader = std::thread::spawn(move || {
         let lines = output.lines().map_while(Result::ok);
         lines
             .filter_map(|line| {
                 let mut words = line.split(' ');
                 let (word, id, number) = (words.next()?, words.next()?, words.next()?);
+                let _ = (word == "settled").then(|| working.send(()));
                 Some((word.to_owned(), id.to_owned(), number.parse().ok()?))
             })
             .collect::<Vec<_>>()
     });
+    if at_work {
+        works.recv_timeout(Duration::from_mins(1)).expect("the child comes to work");
+    }
     std::thread::park_timeout(life);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -101,8 +106,9 @@ fn l2_killed_at_random_moments_every_request_that_got_content_has_one_record() {
     let path = folder.path().join("weir.db");
     open(&config(&path)).close();
     let (mut content, mut cancelled, mut settled) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-    for _ in 0..kills {
-        for (word, id, number) in run_and_kill(&path, Duration::from_millis(rng.u64(30..300))) {
+    for kill in 0..kills {
+        // Some while they begin, some at work, however slow the machine.
+        for (word, id, number) in run_and_kill(&path, Duration::from_millis(rng.u64(30..300)), kill % 2 == 0) {
             match word.as_str() {
                 "content" => drop(content.insert(id)),
                 "cancelled" => drop(cancelled.insert(id)),
