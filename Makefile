@@ -43,7 +43,7 @@ help: ## this list
 
 # ---------------------------------------------------------------- set-up
 
-setup: setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium ## installs what is missing for `make test`
+setup: setup-build setup-cargo setup-postgres setup-redis setup-prometheus setup-python setup-node setup-chromium setup-valgrind ## installs what is missing for `make test`
 
 # Installs system packages when run as root on a machine with apt-get; elsewhere says what is missing.
 # $(1) command that must exist, $(2) package that brings it
@@ -127,7 +127,7 @@ failover: setup-build ## shows a first target dying after its message_start, and
 
 # ---------------------------------------------------------------- test
 
-test: setup fmt clippy unit doc conf prom sdk console fuzz-short deny ## every test, in CI's order
+test: setup fmt clippy unit doc conf prom sdk console fuzz-short count deny ## every test, in CI's order
 
 .PHONY: no-recordings
 no-recordings:

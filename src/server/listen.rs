@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Of a listener's read buffer. Pingora's 64 KiB are zeroed for each new connection, which stalls a
 /// storm of them; and every read, of heads, bodies and TLS records, is larger and passes by it.
 const READ_BUFFER_BYTES: usize = 256;
-/// Of its write buffer: an event with its frame goes out in one call of the system.
-const WRITE_BUFFER_BYTES: usize = 2 * 1024;
+/// Of its write buffer: a head, or an event with its frame, goes out in one call of the system. Larger ones pass by it.
+const WRITE_BUFFER_BYTES: usize = 1024;
 
 /// A listener cannot be set up.
 #[derive(Debug, thiserror::Error)]
