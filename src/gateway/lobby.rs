@@ -121,7 +121,7 @@ impl Gateway {
     pub async fn attend(&self, departed: Box<Departed>) -> Option<ReusedHttpStream> {
         let Departed { mut session, mut exchange, entry } = *departed;
         let answered = self.answer(&mut session, &mut exchange, entry).await;
-        let answered = self.concluded(&mut exchange, answered);
+        let answered = super::concluded(&mut exchange, answered);
         exchange.finish();
         drop(exchange);
         if let Err(error) = answered {

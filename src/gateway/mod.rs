@@ -105,17 +105,16 @@ impl Gateway {
             Err(reason) => self.refuse(session, exchange, &reason).await.map(|()| true),
         }
     }
+}
 
-    /// What Pingora is told about an answer that broke off.
-    #[expect(clippy::unused_self, reason = "a stage of the gateway")]
-    fn concluded<T>(&self, exchange: &mut Exchange, answered: Result<T, Break>) -> Result<T> {
-        answered.map_err(|broken| {
-            if broken == Break::ClientGone {
-                exchange.conclude(Outcome::ClientGone, "client_gone");
-            }
-            closed_without_end()
-        })
-    }
+/// What Pingora is told about an answer that broke off.
+fn concluded<T>(exchange: &mut Exchange, answered: Result<T, Break>) -> Result<T> {
+    answered.map_err(|broken| {
+        if broken == Break::ClientGone {
+            exchange.conclude(Outcome::ClientGone, "client_gone");
+        }
+        closed_without_end()
+    })
 }
 
 #[async_trait]
@@ -142,12 +141,12 @@ impl ProxyHttp for Gateway {
         let entry = self.admit(session, exchange).await;
         if let Ok(Entry::Unrouted { key, target }) = &entry {
             let passed = self.let_through(session, exchange, key, target).await;
-            return self.concluded(exchange, passed);
+            return concluded(exchange, passed);
         }
         let entry = lobby::leave(session, context, entry).await;
         let exchange = present(context)?;
         let answered = self.answer(session, exchange, entry).await;
-        self.concluded(exchange, answered).map(|()| true)
+        concluded(exchange, answered).map(|()| true)
     }
 
     async fn upstream_peer(&self, _: &mut Session, context: &mut Self::CTX) -> Result<Box<HttpPeer>> {
