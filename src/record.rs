@@ -83,6 +83,46 @@ pub struct Record {
 }
 
 impl Record {
+    /// Of a request that has just begun.
+    #[must_use]
+    pub fn new(id: Uuid, received: SystemTime) -> Self {
+        Self {
+            id,
+            client_request_id: None,
+            upstream_request_id: None,
+            answer_id: None,
+            key: None,
+            tag: None,
+            client: None,
+            endpoint: None,
+            model: None,
+            target: None,
+            attempts: Vec::new(),
+            stream: false,
+            status: 0,
+            effective_status: 0,
+            outcome: Outcome::Internal,
+            cause: None,
+            received,
+            admitted: None,
+            upstream_first_byte: None,
+            upstream_first_output: None,
+            first_output: None,
+            first_visible: None,
+            last_output: None,
+            duration: Duration::ZERO,
+            waited: Duration::ZERO,
+            bytes: 0,
+            output_events: 0,
+            keepalives: 0,
+            usage: Usage::default(),
+            source: Source::None,
+            tier_requested: None,
+            tier_served: None,
+            trace: None,
+        }
+    }
+
     /// Request read → first output written (M1); reading the request's body is the client's time.
     #[must_use]
     pub fn time_to_first_token(&self) -> Option<Duration> {

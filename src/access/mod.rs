@@ -1,31 +1,39 @@
 //! The access record: one line per request, without content or secrets (M3).
 //!
 //! Called once per request, when it has ended. Touches the log. What it may say is the list in
-//! `fields` and nothing else; both forms are made from it.
+//! `say` and nothing else; both forms are made from it.
 
+mod line;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{self, LogFormat};
+use crate::config;
 use crate::ledger::money::Nano;
-use crate::logging::{self, ACCESS};
+use crate::logging::ACCESS;
 use crate::outcome::Outcome;
-use crate::record::{Attempt, Record};
-use serde::ser::{SerializeMap, SerializeSeq};
-use serde::{Serialize, Serializer};
-use std::fmt::Write;
-use std::time::Duration;
+use crate::protocol::Endpoint;
+use crate::record::Record;
+use line::{Line, Paper};
+use std::cell::RefCell;
 use uuid::Uuid;
+
+thread_local! {
+    /// What the lines of a thread are written on.
+    static PAPER: RefCell<Paper> = RefCell::default();
+}
 
 /// Writes the record of one request, if it is among those to be written. `charge`: where a price is known.
 pub fn write(record: &Record, charge: Option<Nano>, config: &config::Log) {
     if !chosen(record.id, record.outcome, config.access_permille) {
         return;
     }
-    let line = line(record, charge, config.format);
+    // Taken for the time being; a thread that is about to end has none left.
+    let mut paper = PAPER.try_with(RefCell::take).unwrap_or_default();
+    let line = say(record, charge, paper.line(config.format, record.received));
     let args = format_args!("{line}");
     // Not by the macro, which would drop it below `level: info`.
     log::logger().log(&log::Record::builder().target(ACCESS).level(log::Level::Info).args(args).build());
+    let _its_last_line = PAPER.try_with(|kept| kept.replace(paper));
 }
 
 /// Errors always, unless nothing is wanted; of the others the asked share, always the same ones.
@@ -47,140 +55,49 @@ fn chosen(id: Uuid, outcome: Outcome, permille: u16) -> bool {
     permille > 0 && (error || id.as_u128() & u128::from(u32::MAX) < u128::from(permille) * (1 << 32) / 1000)
 }
 
-/// One line, without its end.
-fn line(record: &Record, charge: Option<Nano>, format: LogFormat) -> String {
-    match format {
-        LogFormat::Json => serde_json::to_string(&Fields(fields(record, charge))).unwrap_or_default(),
-        LogFormat::Text => text(record, charge),
-    }
-}
-
-/// A member's value.
-enum Field<'a> {
-    Text(String),
-    Number(u64),
-    Flag(bool),
-    /// Written in milliseconds, to the microsecond.
-    Time(Duration),
-    Attempts(&'a [Attempt]),
-}
-
 /// All that an access record says, in order; what is not known is left out.
-fn fields(record: &Record, charge: Option<Nano>) -> Vec<(&'static str, Field<'_>)> {
-    let text = |text: &str| Some(Field::Text(text.to_owned()));
-    let owned = |text: &Option<String>| text.clone().map(Field::Text);
-    let time = |time: Option<Duration>| time.map(Field::Time);
-    let number = |number: Option<u64>| number.map(Field::Number);
+fn say<'p>(record: &Record, charge: Option<Nano>, mut line: Line<'p>) -> &'p str {
     let usage = &record.usage;
     let effective = (record.effective_status != record.status).then_some(u64::from(record.effective_status));
-    let all = [
-        ("ts", text(&humantime::format_rfc3339_millis(record.received).to_string())),
-        ("request_id", text(&record.id.to_string())),
-        ("client_request_id", owned(&record.client_request_id)),
-        ("upstream_request_id", owned(&record.upstream_request_id)),
-        ("answer_id", owned(&record.answer_id)),
-        ("key", record.key.as_deref().and_then(text)),
-        ("tag", record.tag.as_deref().and_then(text)),
-        ("client", record.client.map(|client| Field::Text(client.to_string()))),
-        ("endpoint", record.endpoint.and_then(|endpoint| text(endpoint.word()))),
-        ("model", record.model.as_deref().and_then(text)),
-        ("target", record.target.as_deref().and_then(text)),
-        ("status", number(Some(record.status.into()))),
-        ("effective_status", number(effective)),
-        ("outcome", text(record.outcome.word())),
-        ("cause", record.cause.and_then(text)),
-        ("stream", Some(Field::Flag(record.stream))),
-        ("admitted_ms", time(record.admitted)),
-        ("upstream_first_byte_ms", time(record.upstream_first_byte)),
-        ("upstream_first_output_ms", time(record.upstream_first_output)),
-        ("ttft_ms", time(record.time_to_first_token())),
-        ("ttfv_ms", time(record.time_to_first_visible_token())),
-        ("last_output_ms", time(record.last_output)),
-        ("duration_ms", time(Some(record.duration))),
-        ("overhead_ms", time(Some(record.overhead()))),
-        ("bytes", number(Some(record.bytes))),
-        ("output_events", number(Some(record.output_events))),
-        ("keepalives", number(Some(record.keepalives))),
-        ("input", number(usage.input)),
-        ("cache_read", number(usage.cache_read)),
-        ("cache_write_5m", number(usage.cache_write_5m)),
-        ("cache_write_1h", number(usage.cache_write_1h)),
-        ("output", number(usage.output)),
-        ("reasoning", number(usage.reasoning)),
-        ("audio_input", number(usage.audio_input)),
-        ("audio_output", number(usage.audio_output)),
-        ("web_search", number(usage.web_search)),
-        ("source", text(record.source.word())),
-        ("charge", charge.and_then(|usd| text(&usd.to_string()))),
-        ("tier_requested", owned(&record.tier_requested)),
-        ("tier_served", owned(&record.tier_served)),
-        ("attempts", (!record.attempts.is_empty()).then_some(Field::Attempts(&record.attempts))),
-    ];
-    all.into_iter().filter_map(|(name, field)| Some((name, field?))).collect()
-}
-
-/// `name=value` for each field, the time alone in front.
-fn text(record: &Record, charge: Option<Nano>) -> String {
-    let mut line = String::new();
-    for (name, field) in fields(record, charge) {
-        // Writing to a string cannot fail.
-        let _infallible = match field {
-            Field::Text(text) if name == "ts" => write!(line, "{text} access"),
-            Field::Text(text) => write!(line, " {name}={}", logging::word(&text)),
-            Field::Number(number) => write!(line, " {name}={number}"),
-            Field::Flag(flag) => write!(line, " {name}={flag}"),
-            Field::Time(time) => write!(line, " {name}={}", milliseconds(time)),
-            Field::Attempts(attempts) => {
-                let attempt = |one: &Attempt| {
-                    let took = one.ended.saturating_sub(one.began).as_millis();
-                    format!("{}:{}:{took}ms", one.target, one.result)
-                };
-                let attempts = attempts.iter().map(attempt).collect::<Vec<_>>().join(",");
-                write!(line, " {name}={}", logging::word(&attempts))
-            }
-        };
-    }
-    line
-}
-
-#[expect(clippy::cast_precision_loss, reason = "2^53 microseconds are 285 years")]
-fn milliseconds(time: Duration) -> f64 {
-    time.as_micros() as f64 / 1000.0
-}
-
-struct Fields<'a>(Vec<(&'static str, Field<'a>)>);
-
-impl Serialize for Fields<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.0.len()))?;
-        for (name, field) in &self.0 {
-            match field {
-                Field::Text(text) => map.serialize_entry(name, text)?,
-                Field::Number(number) => map.serialize_entry(name, number)?,
-                Field::Flag(flag) => map.serialize_entry(name, flag)?,
-                Field::Time(time) => map.serialize_entry(name, &milliseconds(*time))?,
-                Field::Attempts(attempts) => map.serialize_entry(name, &Attempts(attempts))?,
-            }
-        }
-        map.end()
-    }
-}
-
-struct Attempts<'a>(&'a [Attempt]);
-
-impl Serialize for Attempts<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for attempt in self.0 {
-            list.serialize_element(&serde_json::json!({
-                "target": &*attempt.target,
-                "result": attempt.result,
-                "status": attempt.status,
-                "began_ms": milliseconds(attempt.began),
-                "ended_ms": milliseconds(attempt.ended),
-                "maybe_billed": attempt.maybe_billed,
-            }))?;
-        }
-        list.end()
-    }
+    line.text("request_id", Some(record.id.hyphenated().encode_lower(&mut Uuid::encode_buffer())));
+    line.text("client_request_id", record.client_request_id.as_deref());
+    line.text("upstream_request_id", record.upstream_request_id.as_deref());
+    line.text("answer_id", record.answer_id.as_deref());
+    line.text("key", record.key.as_deref());
+    line.text("tag", record.tag.as_deref());
+    line.address("client", record.client);
+    line.text("endpoint", record.endpoint.map(Endpoint::word));
+    line.text("model", record.model.as_deref());
+    line.text("target", record.target.as_deref());
+    line.number("status", Some(record.status.into()));
+    line.number("effective_status", effective);
+    line.text("outcome", Some(record.outcome.word()));
+    line.text("cause", record.cause);
+    line.flag("stream", record.stream);
+    line.time("admitted_ms", record.admitted);
+    line.time("upstream_first_byte_ms", record.upstream_first_byte);
+    line.time("upstream_first_output_ms", record.upstream_first_output);
+    line.time("ttft_ms", record.time_to_first_token());
+    line.time("ttfv_ms", record.time_to_first_visible_token());
+    line.time("last_output_ms", record.last_output);
+    line.time("duration_ms", Some(record.duration));
+    line.time("overhead_ms", Some(record.overhead()));
+    line.number("bytes", Some(record.bytes));
+    line.number("output_events", Some(record.output_events));
+    line.number("keepalives", Some(record.keepalives));
+    line.number("input", usage.input);
+    line.number("cache_read", usage.cache_read);
+    line.number("cache_write_5m", usage.cache_write_5m);
+    line.number("cache_write_1h", usage.cache_write_1h);
+    line.number("output", usage.output);
+    line.number("reasoning", usage.reasoning);
+    line.number("audio_input", usage.audio_input);
+    line.number("audio_output", usage.audio_output);
+    line.number("web_search", usage.web_search);
+    line.text("source", Some(record.source.word()));
+    line.money("charge", charge);
+    line.text("tier_requested", record.tier_requested.as_deref());
+    line.text("tier_served", record.tier_served.as_deref());
+    line.attempts("attempts", &record.attempts);
+    line.end()
 }

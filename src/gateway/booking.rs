@@ -223,12 +223,14 @@ impl Closing {
                 ticket.cancel();
             }
             drop(self.grant.take());
-            self.shared.record(&self.record, self.sight, None, &self.live.config.log);
+            let record = Arc::new(self.take_record());
+            self.shared.record(&record, self.sight, None, &self.live.config.log);
             return None;
         }
         let facts = self.facts();
         let aside = std::mem::take(&mut self.booking.aside);
-        let settlement = Settlement::new(&self.live.terms, self.record.clone(), &facts, aside);
+        let record = self.take_record();
+        let settlement = Settlement::new(&self.live.terms, record, &facts, aside);
         super::limits::settle(self.grant.take(), &settlement.record.usage, settlement.money.charge);
         self.shared.record(&settlement.record, self.sight, settlement.money.charge, &self.live.config.log);
         ticket.map(|ticket| {
@@ -236,6 +238,11 @@ impl Closing {
             self.shared.metrics.charged(&settlement.record, money.charge, money.cost, !money.unpriced.is_empty());
             ticket.settle(settlement)
         })
+    }
+
+    fn take_record(&mut self) -> Record {
+        let left = Record::new(self.record.id, self.record.received);
+        std::mem::replace(&mut self.record, left)
     }
 
     /// What the bill of a request is decided by whose usage is another's to book (A12): nothing.
@@ -294,15 +301,15 @@ impl Drop for Closing {
 }
 
 impl Exchange {
-    /// Takes what has to be known to close the books.
-    pub(super) fn closing(&mut self) -> Closing {
+    /// Takes what has to be known to close the books; `record`: as it is now.
+    pub(super) fn closing(&mut self, record: Record) -> Closing {
         // Money waits for the bill, which may have to be estimated; a slot does not.
         self.free_slot();
         Closing {
             shared: Arc::clone(&self.shared),
             live: Arc::clone(&self.live),
-            record: self.record.clone(),
-            sight: self.sight(),
+            sight: self.sight(record.duration),
+            record,
             booking: std::mem::take(&mut self.booking),
             grant: self.grant.take(),
             elsewhere: self.storing.elsewhere,

@@ -189,7 +189,7 @@ impl Exchange {
             began,
             id: id.to_string(),
             protocol: Protocol::Chat,
-            record: new_record(id),
+            record: Record::new(id, SystemTime::now()),
             body: Bytes::new(),
             admitted: None,
             relay: None,
@@ -268,23 +268,26 @@ impl Exchange {
     /// Writes the record, once.
     pub fn finish(&mut self) {
         if self.ends() {
-            self.closing().close();
+            let nothing_more = Record::new(self.record.id, self.record.received);
+            let record = std::mem::replace(&mut self.record, nothing_more);
+            self.closing(record).close();
         }
     }
 
     /// Writes the record, once, and waits until it is on disk (`durability: strict`).
     pub async fn finish_durably(&mut self) {
         if self.ends() {
-            self.closing().close_durably().await;
+            let record = self.record.clone();
+            self.closing(record).close_durably().await;
         }
     }
 
-    /// What relay and pump saw, when all is over (M4).
-    pub(super) fn sight(&self) -> Sight {
+    /// What relay and pump saw, when all is over after `duration` (M4).
+    pub(super) fn sight(&self, duration: Duration) -> Sight {
         let since = |at: Instant| at.saturating_duration_since(self.began);
         let told = |gap: relay::Gap| Gap { at: since(gap.from), took: gap.took };
         let relay = self.relay.as_ref();
-        let gaps = relay.map(|relay| relay.gaps().until(self.began + self.record.duration)).unwrap_or_default();
+        let gaps = relay.map(|relay| relay.gaps().until(self.began + duration)).unwrap_or_default();
         Sight {
             opened: self.client.opened_at,
             first_keepalive: relay.and_then(Relay::first_keepalive).map(since),
@@ -382,42 +385,4 @@ pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Sh
 /// At most `max` bytes of visible ASCII.
 pub(super) fn clipped(text: &str, max: usize) -> String {
     text.chars().filter(char::is_ascii_graphic).take(max).collect()
-}
-
-fn new_record(id: Uuid) -> Record {
-    Record {
-        id,
-        client_request_id: None,
-        upstream_request_id: None,
-        answer_id: None,
-        key: None,
-        tag: None,
-        client: None,
-        endpoint: None,
-        model: None,
-        target: None,
-        attempts: Vec::new(),
-        stream: false,
-        status: 0,
-        effective_status: 0,
-        outcome: Outcome::Internal,
-        cause: None,
-        received: SystemTime::now(),
-        admitted: None,
-        upstream_first_byte: None,
-        upstream_first_output: None,
-        first_output: None,
-        first_visible: None,
-        last_output: None,
-        duration: Duration::ZERO,
-        waited: Duration::ZERO,
-        bytes: 0,
-        output_events: 0,
-        keepalives: 0,
-        usage: Usage::default(),
-        source: Source::None,
-        tier_requested: None,
-        tier_served: None,
-        trace: None,
-    }
 }

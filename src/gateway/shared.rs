@@ -121,12 +121,12 @@ impl Shared {
     }
 
     /// The one place where an ended request is told to everybody who records.
-    pub fn record(&self, record: &Record, sight: Sight, charge: Option<Nano>, log: &crate::config::Log) {
+    pub fn record(&self, record: &Arc<Record>, sight: Sight, charge: Option<Nano>, log: &crate::config::Log) {
         self.metrics.finished(record);
         if let Some(traces) = &self.traces {
             traces.tell(record, charge);
         }
-        self.timelines.push(|| Timeline { record: record.clone(), charge, sight });
+        self.timelines.push(|| Timeline { record: Arc::clone(record), charge, sight });
         crate::access::write(record, charge, log);
     }
 

@@ -15,8 +15,9 @@ pub(crate) use line::word;
 use crate::config::{self, LogFormat};
 use arc_swap::ArcSwap;
 use log::LevelFilter;
+use std::fmt::{self, Write as _};
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::SystemTime;
@@ -126,37 +127,54 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
-        let mut line = if record.target() == ACCESS {
-            record.args().to_string()
+        let sink = || self.sink.lock().unwrap_or_else(PoisonError::into_inner);
+        if record.target() == ACCESS {
+            sink().write(record.args());
         } else {
-            line::of(record, self.settings.load().format, SystemTime::now())
-        };
-        line.push('\n');
-        self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes());
+            // Under the lock nothing may be formatted that could log itself.
+            let line = line::of(record, self.settings.load().format, SystemTime::now());
+            sink().write(&format_args!("{line}"));
+        }
     }
 
     fn flush(&self) {}
 }
 
+/// Where lines go.
 #[derive(Debug)]
-enum Sink {
+struct Sink {
+    place: Place,
+    /// The line that is being written; kept, so that the next one has its room.
+    line: String,
+}
+
+#[derive(Debug)]
+enum Place {
     Stderr,
     File(File),
 }
 
 impl Sink {
     fn open(file: Option<PathBuf>) -> Result<Self, LogError> {
-        let Some(path) = file else { return Ok(Self::Stderr) };
-        match File::options().create(true).append(true).open(&path) {
-            Ok(file) => Ok(Self::File(file)),
-            Err(cause) => Err(LogError::Open { path, cause }),
-        }
+        let place = match file {
+            None => Place::Stderr,
+            Some(path) => match File::options().create(true).append(true).open(&path) {
+                Ok(file) => Place::File(file),
+                Err(cause) => return Err(LogError::Open { path, cause }),
+            },
+        };
+        Ok(Self { place, line: String::new() })
     }
 
-    fn write(&mut self, line: &[u8]) {
-        let _lost = match self {
-            Self::Stderr => io::stderr().write_all(line),
-            Self::File(file) => file.write_all(line),
+    /// Writes one line with its end, by one call.
+    fn write(&mut self, line: &fmt::Arguments<'_>) {
+        self.line.clear();
+        // Writing to a string cannot fail.
+        let _infallible = writeln!(self.line, "{line}");
+        let line = self.line.as_bytes();
+        let _lost = match &mut self.place {
+            Place::Stderr => io::stderr().write_all(line),
+            Place::File(file) => file.write_all(line),
         };
     }
 }

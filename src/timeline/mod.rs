@@ -19,8 +19,8 @@ use uuid::Uuid;
 /// One ended request.
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    /// The fact sheet.
-    pub record: Record,
+    /// The fact sheet; the ledger has the same one until it is written.
+    pub record: Arc<Record>,
     /// Where a price is known.
     pub charge: Option<Nano>,
     /// What only those saw who carried it.

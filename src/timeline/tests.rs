@@ -8,7 +8,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 fn timeline(id: u128) -> Timeline {
-    Timeline { record: Record { id: Uuid::from_u128(id), ..Record::sample() }, charge: None, sight: Sight::default() }
+    let record = Record { id: Uuid::from_u128(id), ..Record::sample() };
+    Timeline { record: Arc::new(record), charge: None, sight: Sight::default() }
 }
 
 fn kept(ring: &Timelines) -> Vec<u128> {

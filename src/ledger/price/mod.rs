@@ -28,7 +28,7 @@ const VERSION_DIGITS: usize = 16;
 /// The price books of one configuration, immutable; reload makes a new one.
 #[derive(Clone, Debug)]
 pub struct Prices {
-    cost: Vec<Arc<Book>>,
+    cost: Vec<Shelf>,
     sell: Selling,
     /// Providers that name the same tier whatever they serve (B212).
     as_requested: Vec<String>,
@@ -37,7 +37,15 @@ pub struct Prices {
 #[derive(Clone, Debug)]
 enum Selling {
     Markup { by: Decimal, word: Arc<str> },
-    Book(Arc<Book>),
+    Book(Shelf),
+}
+
+/// A book, and what is written into records that were priced by it.
+#[derive(Clone, Debug)]
+struct Shelf {
+    book: Arc<Book>,
+    /// As a sell book; of a cost book: with the markup.
+    sold_as: Arc<str>,
 }
 
 impl Default for Prices {
@@ -56,10 +64,10 @@ impl Default for Prices {
 struct Book {
     /// From the hash of its content.
     version: Arc<str>,
-    /// By provider (empty: any) and model.
-    exact: HashMap<(String, String), Arc<Entry>>,
+    /// By provider (empty: any), and by model.
+    exact: HashMap<String, HashMap<String, Entry>>,
     /// Models that end in `*`, longest prefix first.
-    prefixes: Vec<(String, String, Arc<Entry>)>,
+    prefixes: Vec<(String, String, Entry)>,
 }
 
 /// One mistake in a price file.
@@ -116,9 +124,11 @@ pub struct Money {
 }
 
 /// One side of the calculation.
-struct Side {
+#[derive(Clone, Copy)]
+struct Side<'p> {
     sum: Option<Atto>,
-    version: Option<Arc<str>>,
+    /// Where the first price was found.
+    shelf: Option<&'p Shelf>,
     searches_unpriced: bool,
 }
 
@@ -129,13 +139,19 @@ impl Prices {
         let mut cost = Vec::new();
         for path in &config.cost {
             match Book::load(path) {
-                Ok(book) => cost.push(Arc::new(book)),
+                Ok(book) => cost.push(book),
                 Err(mut found) => errors.append(&mut found),
             }
         }
+        let mut cost: Vec<_> = cost.into_iter().map(Shelf::new).collect();
         let sell = match &config.sell {
             Sell::Markup(text) => match Decimal::parse(text) {
-                Ok(by) => Some(Selling::Markup { by, word: text.as_str().into() }),
+                Ok(by) => {
+                    for shelf in &mut cost {
+                        shelf.sold_as = format!("{}*{text}", shelf.book.version).into();
+                    }
+                    Some(Selling::Markup { by, word: text.as_str().into() })
+                }
                 Err(error) => {
                     errors
                         .push(PriceError { file: "prices.sell.markup".into(), message: format!("{text:?}: {error}") });
@@ -143,7 +159,7 @@ impl Prices {
                 }
             },
             Sell::Book(path) => match Book::load(path) {
-                Ok(book) => Some(Selling::Book(Arc::new(book))),
+                Ok(book) => Some(Selling::Book(Shelf::new(book))),
                 Err(mut found) => {
                     errors.append(&mut found);
                     None
@@ -159,10 +175,11 @@ impl Prices {
     /// Whether they come from the same files' content and are used alike.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        let versions = |prices: &Self| prices.cost.iter().map(|book| Arc::clone(&book.version)).collect::<Vec<_>>();
+        let versions =
+            |prices: &Self| prices.cost.iter().map(|shelf| Arc::clone(&shelf.book.version)).collect::<Vec<_>>();
         let same_sell = match (&self.sell, &other.sell) {
             (Selling::Markup { word, .. }, Selling::Markup { word: other, .. }) => word == other,
-            (Selling::Book(book), Selling::Book(other)) => book.version == other.version,
+            (Selling::Book(shelf), Selling::Book(other)) => shelf.book.version == other.book.version,
             (Selling::Markup { .. }, Selling::Book(_)) | (Selling::Book(_), Selling::Markup { .. }) => false,
         };
         same_sell && versions(self) == versions(other) && self.as_requested == other.as_requested
@@ -191,39 +208,35 @@ impl Prices {
     pub fn sells(&self, model: &str, provider: &str, provider_model: &str) -> bool {
         match &self.sell {
             Selling::Markup { .. } => self.knows(provider, provider_model),
-            Selling::Book(book) => book.find("", model).is_some(),
+            Selling::Book(shelf) => shelf.book.find("", model).is_some(),
         }
     }
 
     /// Prices one request: `cost` over what was used, `charge` over what is charged for. Rounded once each.
     #[must_use]
     pub fn price(&self, sale: &Sale<'_>) -> Money {
-        let mut cost = self.cost_of(sale, &sale.bill.usage, true);
+        let used = self.cost_of(sale, &sale.bill.usage, true);
+        let mut cost = used;
         for (target, usage) in sale.failed {
             let (provider, model) = target.split_once('/').unwrap_or((target, ""));
             let attempt =
                 add_up((model, *usage), &[], self.tier(provider, sale.tier), |model| self.entry(provider, model));
             cost.sum = cost.sum.zip(attempt.sum).and_then(|(sum, more)| sum.0.checked_add(more.0)).map(Atto);
-            cost.version = cost.version.or(attempt.version);
+            cost.shelf = cost.shelf.or(attempt.shelf);
             cost.searches_unpriced |= attempt.searches_unpriced;
         }
-        let cost_nano = cost.sum.and_then(|sum| round(sum, Decimal::ONE));
         // What is free of charge is so for all its models; the bill says which.
         let with_others = sale.bill.charged != Usage::default();
-        let (charge, charge_nano, sell_version) = match &self.sell {
-            Selling::Markup { by, word } => {
-                let side = self.cost_of(sale, &sale.bill.charged, with_others);
-                let nano = side.sum.and_then(|sum| round(sum, *by));
-                let version = side.version.as_ref().map(|version| format!("{version}*{word}").into());
-                (side, nano, version)
-            }
-            Selling::Book(book) => {
-                let side = sell_of(book, sale, self.tier(sale.provider, sale.tier), with_others);
-                let nano = side.sum.and_then(|sum| round(sum, Decimal::ONE));
-                let version = side.version.clone();
-                (side, nano, version)
+        let (charge, by) = match &self.sell {
+            // Nearly always.
+            Selling::Markup { by, .. } if with_others && sale.bill.charged == sale.bill.usage => (used, *by),
+            Selling::Markup { by, .. } => (self.cost_of(sale, &sale.bill.charged, with_others), *by),
+            Selling::Book(shelf) => {
+                (sell_of(shelf, sale, self.tier(sale.provider, sale.tier), with_others), Decimal::ONE)
             }
         };
+        let cost_nano = cost.sum.and_then(|sum| round(sum, Decimal::ONE));
+        let charge_nano = charge.sum.and_then(|sum| round(sum, by));
         let mut unpriced = Vec::new();
         for (missing, word) in [
             (charge_nano.is_none(), "charge"),
@@ -235,41 +248,54 @@ impl Prices {
                 unpriced.push(word);
             }
         }
-        Money { charge: charge_nano, cost: cost_nano, sell_version, cost_version: cost.version, unpriced }
+        Money {
+            charge: charge_nano,
+            cost: cost_nano,
+            sell_version: charge.shelf.map(|shelf| Arc::clone(&shelf.sold_as)),
+            cost_version: cost.shelf.map(|shelf| Arc::clone(&shelf.book.version)),
+            unpriced,
+        }
     }
 
-    fn cost_of(&self, sale: &Sale<'_>, usage: &Usage, with_others: bool) -> Side {
+    fn cost_of(&self, sale: &Sale<'_>, usage: &Usage, with_others: bool) -> Side<'_> {
         let find = |model: &str| self.entry(sale.provider, model);
         let main = (sale.provider_model, *usage);
         add_up(main, if with_others { sale.other_models } else { &[] }, self.tier(sale.provider, sale.tier), find)
     }
 
     /// The first book that knows it wins.
-    fn entry(&self, provider: &str, model: &str) -> Option<(Arc<Entry>, Arc<str>)> {
-        self.cost.iter().find_map(|book| Some((book.find(provider, model)?, Arc::clone(&book.version))))
+    fn entry(&self, provider: &str, model: &str) -> Option<(&Entry, &Shelf)> {
+        self.cost.iter().find_map(|shelf| Some((shelf.book.find(provider, model)?, shelf)))
     }
 }
 
-fn sell_of(book: &Arc<Book>, sale: &Sale<'_>, tier: Option<&str>, with_others: bool) -> Side {
-    let find = |model: &str| Some((book.find("", model)?, Arc::clone(&book.version)));
+impl Shelf {
+    fn new(book: Book) -> Self {
+        let sold_as = Arc::clone(&book.version);
+        Self { book: Arc::new(book), sold_as }
+    }
+}
+
+fn sell_of<'p>(shelf: &'p Shelf, sale: &Sale<'_>, tier: Option<&str>, with_others: bool) -> Side<'p> {
+    let find = |model: &str| Some((shelf.book.find("", model)?, shelf));
     let main = (sale.model, sale.bill.charged);
     add_up(main, if with_others { sale.other_models } else { &[] }, tier, find)
 }
 
 /// Adds the parts of all models; nothing used costs nothing, price or no price.
-fn add_up(
+fn add_up<'p>(
     main: (&str, Usage),
     others: &[(String, Usage)],
     tier: Option<&str>,
-    find: impl Fn(&str) -> Option<(Arc<Entry>, Arc<str>)>,
-) -> Side {
-    let mut side = Side { sum: Some(Atto(0)), version: None, searches_unpriced: false };
+    find: impl Fn(&str) -> Option<(&'p Entry, &'p Shelf)>,
+) -> Side<'p> {
+    let mut side = Side { sum: Some(Atto(0)), shelf: None, searches_unpriced: false };
     for (model, usage) in std::iter::once(main).chain(others.iter().map(|(name, usage)| (name.as_str(), *usage))) {
         let (parts, _) = parts(&usage);
         let found = find(model);
-        if let Some((entry, version)) = found {
+        if let Some((entry, shelf)) = found {
             let priced = entry.sum(&parts, tier);
-            side.version.get_or_insert(version);
+            side.shelf.get_or_insert(shelf);
             side.searches_unpriced |= priced.searches_unpriced;
             side.sum = side.sum.zip(priced.sum).and_then(|(sum, more)| sum.0.checked_add(more.0)).map(Atto);
         } else if !parts.is_empty() {
@@ -294,11 +320,10 @@ impl Book {
     fn new(version: Arc<str>, entries: Vec<own::Priced>) -> Self {
         let mut book = Self { version, ..Self::default() };
         for own::Priced { provider, model, entry } in entries {
-            let entry = Arc::new(entry);
             match model.strip_suffix('*') {
                 Some(prefix) => book.prefixes.push((provider, prefix.to_owned(), entry)),
                 None => {
-                    book.exact.insert((provider, model), entry);
+                    book.exact.entry(provider).or_default().insert(model, entry);
                 }
             }
         }
@@ -307,14 +332,14 @@ impl Book {
     }
 
     /// Exact before prefix, its own provider before any.
-    fn find(&self, provider: &str, model: &str) -> Option<Arc<Entry>> {
-        let exact = |provider: &str| self.exact.get(&(provider.to_owned(), model.to_owned()));
-        if let Some(entry) = exact(provider).or_else(|| exact("")) {
-            return Some(Arc::clone(entry));
-        }
-        self.prefixes
-            .iter()
-            .find(|(owner, prefix, _)| (owner == provider || owner.is_empty()) && model.starts_with(prefix.as_str()))
-            .map(|(.., entry)| Arc::clone(entry))
+    fn find(&self, provider: &str, model: &str) -> Option<&Entry> {
+        let exact = |provider: &str| self.exact.get(provider)?.get(model);
+        let prefixed = || {
+            let is_it = |(owner, prefix, _): &&(String, String, Entry)| {
+                (owner == provider || owner.is_empty()) && model.starts_with(prefix.as_str())
+            };
+            self.prefixes.iter().find(is_it).map(|(.., entry)| entry)
+        };
+        exact(provider).or_else(|| exact("")).or_else(prefixed)
     }
 }

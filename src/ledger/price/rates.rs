@@ -142,7 +142,7 @@ pub(super) struct Rates(pub(super) [Option<Atto>; 9]);
 
 impl Rates {
     fn of(&self, part: Part) -> Option<Atto> {
-        Part::ALL.into_iter().zip(self.0).find_map(|(candidate, price)| price.filter(|_| candidate == part))
+        self.0.get(part as usize).copied().flatten()
     }
 
     pub(super) fn set(&mut self, part: Part, price: Atto) {
