@@ -5,12 +5,13 @@
 
 use super::mailbox::Message;
 use super::recovery;
-use super::row::{self, Gathered, Row, SUMS, number, text};
+use super::row::{self, Gathered, Row, SUMS, Texts};
 use super::ticket::{Checkpoint, OpenRow};
+use super::values::Values;
 use super::{Correction, Settlement, Terms};
 use crate::outcome::Outcome;
-use rusqlite::types::Value;
-use rusqlite::{OptionalExtension, Transaction, params, params_from_iter};
+use crate::protocol::Endpoint;
+use rusqlite::{CachedStatement, OptionalExtension, Statement, Transaction};
 use std::time::SystemTime;
 use uuid::Uuid;
 
@@ -49,22 +50,42 @@ pub(super) struct Apply<'t> {
     pub(super) timezone: &'t jiff::tz::TimeZone,
     pub(super) owner: i64,
     pub(super) now: i64,
-    insert: &'t str,
+    texts: &'t Texts,
+    statements: Statements<'t>,
     gathered: Gathered,
     pub(super) done: Done,
 }
 
+/// What every request needs, looked up when first needed and once for the whole transaction.
+#[derive(Default)]
+struct Statements<'t> {
+    open: Option<CachedStatement<'t>>,
+    close: Option<CachedStatement<'t>>,
+    insert: Option<CachedStatement<'t>>,
+}
+
+/// The statement in its slot.
+fn ready<'s, 't>(
+    slot: &'s mut Option<CachedStatement<'t>>,
+    transaction: &'t Transaction<'_>,
+    sql: &str,
+) -> rusqlite::Result<&'s mut Statement<'t>> {
+    Ok(match slot {
+        Some(statement) => statement,
+        None => slot.insert(transaction.prepare_cached(sql)?),
+    })
+}
+
 impl<'t> Apply<'t> {
-    /// `insert` is [`row::insert`], made once.
     pub(super) fn new(
         transaction: &'t Transaction<'t>,
         terms: &'t Terms,
         timezone: &'t jiff::tz::TimeZone,
         owner: i64,
-        insert: &'t str,
+        texts: &'t Texts,
     ) -> Self {
-        let now = row::now();
-        Self { transaction, terms, timezone, owner, now, insert, gathered: Gathered::new(), done: Done::default() }
+        let (statements, gathered, done) = (Statements::default(), Gathered::default(), Done::default());
+        Self { transaction, terms, timezone, owner, now: row::now(), texts, statements, gathered, done }
     }
 
     /// Applies one message. The answer is for [`Message::Correct`]: whether there was such a record.
@@ -87,10 +108,10 @@ impl<'t> Apply<'t> {
     /// Writes what was gathered; the transaction may be committed then.
     pub(super) fn finish(self) -> rusqlite::Result<Done> {
         if !self.gathered.is_empty() {
-            let mut add = self.transaction.prepare_cached(&row::add_to_daily())?;
-            for (place, sums) in &self.gathered {
-                let values = place.iter().cloned().map(Value::Text).chain(sums.iter().copied().map(Value::Integer));
-                add.execute(params_from_iter(values))?;
+            let mut add = self.transaction.prepare_cached(&self.texts.add_to_daily)?;
+            for (place, sums) in self.gathered.iter() {
+                let values = place.iter().fold(Values::of(&mut add), |values, name| values.verbatim(Some(name)));
+                sums.iter().fold(values, |values, sum| values.integer(*sum)).execute()?;
             }
         }
         if self.done.opened != 0 || self.done.cancelled != 0 {
@@ -100,50 +121,49 @@ impl<'t> Apply<'t> {
     }
 
     fn open(&mut self, row: &OpenRow) -> rusqlite::Result<()> {
-        let opened = self.transaction.prepare_cached(OPEN)?.execute(params![
-            row.id.to_string(),
-            self.owner,
-            row::micros_since_1970(row.received),
-            text(row.client_request_id.as_deref()),
-            row.key.as_deref(),
-            row.tag.as_deref(),
-            row.client.map(|address| address.to_string()),
-            row.endpoint.map(crate::protocol::Endpoint::word),
-            row.model.as_deref(),
-            row.target.as_deref(),
-            row.stream,
-            text(row.tier_requested.as_deref()),
-            row.input_estimate.map(row::integer),
-        ])?;
+        let opened = Values::of(ready(&mut self.statements.open, self.transaction, OPEN)?)
+            .id(row.id)
+            .integer(self.owner)
+            .integer(row::micros_since_1970(row.received))
+            .text(row.client_request_id.as_deref())
+            .verbatim(row.key.as_deref())
+            .verbatim(row.tag.as_deref())
+            .address(row.client)
+            .verbatim(row.endpoint.map(Endpoint::word))
+            .verbatim(row.model.as_deref())
+            .verbatim(row.target.as_deref())
+            .integer(i64::from(row.stream))
+            .text(row.tier_requested.as_deref())
+            .number(row.input_estimate)
+            .execute()?;
         self.done.opened += i64::from(opened > 0);
         Ok(())
     }
 
     fn checkpoint(&self, id: Uuid, checkpoint: &Checkpoint) -> rusqlite::Result<()> {
-        let mut values = vec![
-            Value::Text(id.to_string()),
-            text(checkpoint.target.as_deref()),
-            Value::Integer(row::micros(checkpoint.elapsed)),
-            Value::Integer(i64::from(checkpoint.status)),
-            text(Some(checkpoint.source.word())),
-        ];
-        values.extend(row::members(&checkpoint.usage).map(number));
-        values.extend([
-            number(checkpoint.output_estimate),
-            number(Some(checkpoint.bytes)),
-            number(Some(checkpoint.output_events)),
-            checkpoint.first_output.map_or(Value::Null, |time| Value::Integer(row::micros(time))),
-            text(checkpoint.tier_served.as_deref()),
-        ]);
-        self.transaction.prepare_cached(CHECKPOINT)?.execute(params_from_iter(values)).map(drop)
+        Values::of(&mut *self.transaction.prepare_cached(CHECKPOINT)?)
+            .id(id)
+            .text(checkpoint.target.as_deref())
+            .time(checkpoint.elapsed)
+            .integer(i64::from(checkpoint.status))
+            .verbatim(Some(checkpoint.source.word()))
+            .numbers(row::members(&checkpoint.usage))
+            .number(checkpoint.output_estimate)
+            .number(checkpoint.bytes)
+            .number(checkpoint.output_events)
+            .time(checkpoint.first_output)
+            .text(checkpoint.tier_served.as_deref())
+            .execute()
+            .map(drop)
     }
 
     /// Exactly once: a second settle of the same request changes nothing and is counted as a conflict.
     pub(super) fn settle(&mut self, settlement: &Settlement) -> rusqlite::Result<()> {
         let day = day(settlement.record.received, self.timezone);
-        let row = Row::new(settlement, day, self.owner, self.now);
-        let was_open = self.transaction.prepare_cached(CLOSE)?.execute([settlement.record.id.to_string()])? > 0;
-        let inserted = self.transaction.prepare_cached(self.insert)?.execute(params_from_iter(&row.values))? > 0;
+        let row = Row::new(settlement, &day);
+        let was_open = self.close(settlement.record.id)?;
+        let insert = ready(&mut self.statements.insert, self.transaction, &self.texts.insert)?;
+        let inserted = row.write(Values::of(insert), self.owner, self.now)? > 0;
         if !inserted {
             self.done.conflicts += 1;
             // The open row that is gone now had been counted.
@@ -155,13 +175,18 @@ impl<'t> Apply<'t> {
         self.done.opened += i64::from(!was_open);
         self.done.settled += 1;
         self.done.unpriced += u64::from(!settlement.money.unpriced.is_empty());
-        row::gather(&mut self.gathered, &row);
+        row.gather(&mut self.gathered);
         Ok(())
     }
 
+    /// Removes the open row; whether there was one.
+    fn close(&mut self, id: Uuid) -> rusqlite::Result<bool> {
+        let close = ready(&mut self.statements.close, self.transaction, CLOSE)?;
+        Ok(Values::of(close).id(id).execute()? > 0)
+    }
+
     fn cancel(&mut self, id: Uuid) -> rusqlite::Result<()> {
-        let removed = self.transaction.prepare_cached(CLOSE)?.execute([id.to_string()])?;
-        self.done.cancelled += i64::from(removed > 0);
+        self.done.cancelled += i64::from(self.close(id)?);
         Ok(())
     }
 
@@ -174,29 +199,27 @@ impl<'t> Apply<'t> {
                 Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?])
             })
             .optional()?;
-        let Some(place): Option<row::Place> = place else { return Ok(false) };
-        let inserted = self.transaction.prepare_cached(CORRECT)?.execute(params![
-            correction.id.to_string(),
-            request_id,
-            self.now,
-            place.first(),
-            correction.charge.0,
-            correction.cost.0,
-            correction.input,
-            correction.output,
-            text(Some(&correction.why)),
-        ])?;
+        let Some(place): Option<row::Place<String>> = place else { return Ok(false) };
+        let inserted = Values::of(&mut *self.transaction.prepare_cached(CORRECT)?)
+            .id(correction.id)
+            .id(correction.request_id)
+            .integer(self.now)
+            .verbatim(place.first().map(String::as_str))
+            .integer(correction.charge.0)
+            .integer(correction.cost.0)
+            .integer(correction.input)
+            .integer(correction.output)
+            .text(Some(&correction.why))
+            .execute()?;
         if inserted > 0 {
-            let entry = self.gathered.entry(place).or_default();
-            for (name, sum) in SUMS.iter().zip(entry) {
-                *sum += match *name {
-                    "charge" => correction.charge.0,
-                    "cost" => correction.cost.0,
-                    "input" => correction.input,
-                    "output" => correction.output,
-                    _ => 0,
-                };
-            }
+            let sums = SUMS.map(|name| match name {
+                "charge" => correction.charge.0,
+                "cost" => correction.cost.0,
+                "input" => correction.input,
+                "output" => correction.output,
+                _ => 0,
+            });
+            self.gathered.add(place.each_ref().map(String::as_str), sums);
         }
         Ok(true)
     }

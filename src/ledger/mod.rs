@@ -27,6 +27,7 @@ mod schema;
 pub mod series;
 pub mod sink;
 pub mod ticket;
+mod values;
 mod verify;
 mod writer;
 
@@ -183,7 +184,7 @@ impl Ledger {
             mailbox: Arc::clone(&mailbox),
             terms,
             on_commit,
-            insert: row::insert(),
+            texts: row::Texts::new(),
         };
         while writer.recover().map_err(|error| unusable(error.to_string()))? {}
         let thread = std::thread::Builder::new()

@@ -4,15 +4,15 @@
 
 use super::Settlement;
 use super::price::parts;
+use super::values::Values;
 use crate::meter::usage::{Source, Usage};
+use crate::protocol::Endpoint;
 use crate::record::{Attempt, Record};
-use rusqlite::types::Value;
-use serde_json::json;
-use std::collections::HashMap;
+use serde::{Serialize, Serializer};
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The columns of `settled` but `seq`, in the order of [`Row::values`].
+/// The columns of `settled` but `seq`, in the order of [`Row::write`].
 pub(super) const COLUMNS: &str = "request_id, client_request_id, upstream_request_id, answer_id, key, tag, client, \
     endpoint, protocol, model, target, attempts, maybe_billed, stream, status, effective_status, outcome, cause, \
     source, input, cache_read, cache_write_5m, cache_write_1h, output, reasoning, audio_input, audio_output, \
@@ -50,18 +50,34 @@ pub(super) const SUMS_OF_SETTLED: &str = "count(*), \
 pub(super) type Sums = [i64; 14];
 
 /// Day, key, tag, model, target, outcome; empty: none.
-pub(super) type Place = [String; 6];
+pub(super) type Place<T> = [T; 6];
 
 /// One request, ready to be written.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) values: Vec<Value>,
-    pub(super) place: Place,
-    pub(super) sums: Sums,
+pub(super) struct Row<'s> {
+    settlement: &'s Settlement,
+    day: &'s str,
+}
+
+/// Sums by place over one transaction, in the order of the places.
+#[derive(Default)]
+pub(super) struct Gathered(Vec<(Place<String>, Sums)>);
+
+/// The long texts of SQL, made once.
+pub(super) struct Texts {
+    /// `INSERT` for a row.
+    pub(super) insert: String,
+    /// Adds to a day.
+    pub(super) add_to_daily: String,
+}
+
+impl Texts {
+    pub(super) fn new() -> Self {
+        Self { insert: insert(), add_to_daily: add_to_daily() }
+    }
 }
 
 /// `INSERT` for a row; a request that is settled already changes nothing.
-pub(super) fn insert() -> String {
+fn insert() -> String {
     let count = COLUMNS.split(',').count();
     let mut places = String::new();
     for index in 1..=count {
@@ -71,7 +87,7 @@ pub(super) fn insert() -> String {
 }
 
 /// `INSERT … ON CONFLICT DO UPDATE` that adds sums to a day's aggregate.
-pub(super) fn add_to_daily() -> String {
+fn add_to_daily() -> String {
     let names = SUMS.join(", ");
     let places = (7..7 + SUMS.len()).map(|index| format!("?{index}")).collect::<Vec<_>>().join(", ");
     let adds = SUMS.map(|name| format!("{name} = {name} + excluded.{name}")).join(", ");
@@ -81,100 +97,121 @@ pub(super) fn add_to_daily() -> String {
     )
 }
 
-/// Sums by place, gathered over one transaction.
-pub(super) type Gathered = HashMap<Place, Sums>;
+impl Gathered {
+    /// Adds to a place.
+    pub(super) fn add(&mut self, place: Place<&str>, more: Sums) {
+        let found = self.0.binary_search_by(|(there, _)| there.iter().map(String::as_str).cmp(place));
+        match found.map(|index| self.0.get_mut(index)) {
+            Ok(Some((_, sums))) => {
+                for (sum, more) in sums.iter_mut().zip(more) {
+                    *sum = sum.saturating_add(more);
+                }
+            }
+            Ok(None) => debug_assert!(false, "what was found is there"),
+            Err(free) => self.0.insert(free, (place.map(str::to_owned), more)),
+        }
+    }
 
-/// Adds one row's numbers.
-pub(super) fn gather(gathered: &mut Gathered, row: &Row) {
-    let sums = gathered.entry(row.place.clone()).or_default();
-    for (sum, more) in sums.iter_mut().zip(row.sums) {
-        *sum = sum.saturating_add(more);
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(Place<String>, Sums)> {
+        self.0.iter()
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
-impl Row {
-    /// Lays out a settlement; `owner` and `now` say who wrote it and when.
-    pub(super) fn new(settlement: &Settlement, day: String, owner: i64, now: i64) -> Self {
-        let Settlement { record, bill, money, other_models, anomalies } = settlement;
-        let (_, odd) = parts(&bill.usage);
+impl<'s> Row<'s> {
+    /// `day` is that of the settlement's arrival.
+    pub(super) const fn new(settlement: &'s Settlement, day: &'s str) -> Self {
+        Self { settlement, day }
+    }
+
+    /// Writes it; `owner` and `now` say who wrote it and when. How many rows that changed.
+    pub(super) fn write(&self, values: Values<'_, '_>, owner: i64, now: i64) -> rusqlite::Result<usize> {
+        let Settlement { record, bill, money, other_models, anomalies } = self.settlement;
         let maybe_billed = record.attempts.iter().filter(|attempt| attempt.maybe_billed).count();
         let unpriced = (!money.unpriced.is_empty()).then(|| money.unpriced.join(","));
-        let others = (!other_models.is_empty()).then(|| others_json(other_models));
+        let (_, odd) = parts(&bill.usage);
+        let values = names(values, record)
+            .json(&record.attempts.iter().map(AttemptJson::from).collect::<Vec<_>>())
+            .integer(i64::try_from(maybe_billed).unwrap_or(i64::MAX))
+            .integer(i64::from(record.stream))
+            .integer(i64::from(record.status))
+            .integer(i64::from(record.effective_status))
+            .verbatim(Some(record.outcome.word()))
+            .text(record.cause)
+            .verbatim(Some(bill.source.word()))
+            .numbers(members(&bill.usage));
+        let values = others(values, other_models)
+            .json(&UsageJson(&bill.charged))
+            .verbatim(Some(bill.basis.word()))
+            .text(Some(bill.why))
+            .integer(money.charge.map(|nano| nano.0))
+            .integer(money.cost.map(|nano| nano.0))
+            .text(money.sell_version.as_deref())
+            .text(money.cost_version.as_deref())
+            .text(unpriced.as_deref())
+            .text(record.tier_requested.as_deref())
+            .text(record.tier_served.as_deref())
+            .number(anomalies.saturating_add(odd))
+            .integer(micros_since_1970(record.received))
+            .verbatim(Some(self.day));
+        times(values, record).integer(now).integer(owner).execute()
+    }
+
+    /// Adds its numbers to its place.
+    pub(super) fn gather(&self, gathered: &mut Gathered) {
+        let Settlement { record, bill, money, .. } = self.settlement;
         let place = [
-            day.clone(),
-            record.key.as_deref().unwrap_or_default().to_owned(),
-            record.tag.as_deref().unwrap_or_default().to_owned(),
-            record.model.as_deref().unwrap_or_default().to_owned(),
-            record.target.as_deref().unwrap_or_default().to_owned(),
-            record.outcome.word().to_owned(),
+            self.day,
+            record.key.as_deref().unwrap_or_default(),
+            record.tag.as_deref().unwrap_or_default(),
+            record.model.as_deref().unwrap_or_default(),
+            record.target.as_deref().unwrap_or_default(),
+            record.outcome.word(),
         ];
         let (charge, cost) = (money.charge.map(|nano| nano.0), money.cost.map(|nano| nano.0));
-        let sums = sums(&bill.usage, bill.source, unpriced.is_some(), charge, cost);
-        let mut values = names_of(record);
-        values.extend([
-            text(Some(&attempts_json(&record.attempts))),
-            count(maybe_billed),
-            Value::Integer(i64::from(record.stream)),
-            Value::Integer(i64::from(record.status)),
-            Value::Integer(i64::from(record.effective_status)),
-            text(Some(record.outcome.word())),
-            text(record.cause),
-            text(Some(bill.source.word())),
-        ]);
-        values.extend(members(&bill.usage).map(number));
-        values.extend([
-            text(others.as_deref()),
-            text(Some(&usage_json(&bill.charged).to_string())),
-            text(Some(bill.basis.word())),
-            text(Some(bill.why)),
-            charge.map_or(Value::Null, Value::Integer),
-            cost.map_or(Value::Null, Value::Integer),
-            text(money.sell_version.as_deref()),
-            text(money.cost_version.as_deref()),
-            text(unpriced.as_deref()),
-            text(record.tier_requested.as_deref()),
-            text(record.tier_served.as_deref()),
-            number(Some(anomalies.saturating_add(odd))),
-            Value::Integer(micros_since_1970(record.received)),
-            Value::Text(day),
-        ]);
-        values.extend(times_of(record));
-        values.extend([Value::Integer(now), Value::Integer(owner)]);
-        Self { values, place, sums }
+        gathered.add(place, sums(&bill.usage, bill.source, !money.unpriced.is_empty(), charge, cost));
     }
 }
 
-fn names_of(record: &Record) -> Vec<Value> {
-    vec![
-        Value::Text(record.id.to_string()),
-        text(record.client_request_id.as_deref()),
-        text(record.upstream_request_id.as_deref()),
-        text(record.answer_id.as_deref()),
-        text(record.key.as_deref()),
-        text(record.tag.as_deref()),
-        text(record.client.map(|address| address.to_string()).as_deref()),
-        text(record.endpoint.map(crate::protocol::Endpoint::word)),
-        text(record.endpoint.map(|endpoint| endpoint.protocol().word())),
-        text(record.model.as_deref()),
-        text(record.target.as_deref()),
-    ]
+fn names<'s, 'c>(values: Values<'s, 'c>, record: &Record) -> Values<'s, 'c> {
+    values
+        .id(record.id)
+        .text(record.client_request_id.as_deref())
+        .text(record.upstream_request_id.as_deref())
+        .text(record.answer_id.as_deref())
+        .text(record.key.as_deref())
+        .text(record.tag.as_deref())
+        .address(record.client)
+        .verbatim(record.endpoint.map(Endpoint::word))
+        .verbatim(record.endpoint.map(|endpoint| endpoint.protocol().word()))
+        .text(record.model.as_deref())
+        .text(record.target.as_deref())
 }
 
-fn times_of(record: &Record) -> [Value; 11] {
-    let since = |time: Option<Duration>| time.map_or(Value::Null, |time| Value::Integer(micros(time)));
-    [
-        since(record.admitted),
-        since(record.upstream_first_byte),
-        since(record.upstream_first_output),
-        since(record.first_output),
-        since(record.first_visible),
-        since(record.last_output),
-        since(Some(record.duration)),
-        since(Some(record.waited)),
-        number(Some(record.bytes)),
-        number(Some(record.output_events)),
-        number(Some(record.keepalives)),
-    ]
+fn others<'s, 'c>(values: Values<'s, 'c>, others: &[(String, Usage)]) -> Values<'s, 'c> {
+    if others.is_empty() {
+        return values.verbatim(None);
+    }
+    let others = others.iter().map(|(model, usage)| OtherJson { model, usage: UsageJson(usage) });
+    values.json(&others.collect::<Vec<_>>())
+}
+
+fn times<'s, 'c>(values: Values<'s, 'c>, record: &Record) -> Values<'s, 'c> {
+    values
+        .time(record.admitted)
+        .time(record.upstream_first_byte)
+        .time(record.upstream_first_output)
+        .time(record.first_output)
+        .time(record.first_visible)
+        .time(record.last_output)
+        .time(record.duration)
+        .time(record.waited)
+        .number(record.bytes)
+        .number(record.output_events)
+        .number(record.keepalives)
 }
 
 fn sums(usage: &Usage, source: Source, unpriced: bool, charge: Option<i64>, cost: Option<i64>) -> Sums {
@@ -209,43 +246,55 @@ pub(super) const fn members(usage: &Usage) -> [Option<u64>; 9] {
     ]
 }
 
-fn usage_json(usage: &Usage) -> serde_json::Value {
-    let known = SUMS.iter().skip(3).zip(members(usage));
-    known.filter_map(|(name, member)| Some(((*name).to_owned(), json!(member?)))).collect()
+/// A try as the row keeps it; members in the order of the alphabet, as ever.
+#[derive(Serialize)]
+struct AttemptJson<'r> {
+    began: i64,
+    ended: i64,
+    maybe_billed: bool,
+    result: &'static str,
+    status: Option<u16>,
+    target: &'r str,
 }
 
-fn others_json(others: &[(String, Usage)]) -> String {
-    let entries = others.iter().map(|(model, usage)| json!({ "model": model, "usage": usage_json(usage) }));
-    serde_json::Value::Array(entries.collect()).to_string()
+impl<'r> From<&'r Attempt> for AttemptJson<'r> {
+    fn from(attempt: &'r Attempt) -> Self {
+        Self {
+            began: micros(attempt.began),
+            ended: micros(attempt.ended),
+            maybe_billed: attempt.maybe_billed,
+            result: attempt.result,
+            status: attempt.status,
+            target: &attempt.target,
+        }
+    }
 }
 
-fn attempts_json(attempts: &[Attempt]) -> String {
-    let entries = attempts.iter().map(|attempt| {
-        json!({
-            "target": &*attempt.target,
-            "result": attempt.result,
-            "status": attempt.status,
-            "began": micros(attempt.began),
-            "ended": micros(attempt.ended),
-            "maybe_billed": attempt.maybe_billed,
-        })
-    });
-    serde_json::Value::Array(entries.collect()).to_string()
+/// Usage as the row keeps it: what is known, in the order of the alphabet.
+struct UsageJson<'r>(&'r Usage);
+
+impl Serialize for UsageJson<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let members = [
+            ("audio_input", self.0.audio_input),
+            ("audio_output", self.0.audio_output),
+            ("cache_read", self.0.cache_read),
+            ("cache_write_1h", self.0.cache_write_1h),
+            ("cache_write_5m", self.0.cache_write_5m),
+            ("input", self.0.input),
+            ("output", self.0.output),
+            ("reasoning", self.0.reasoning),
+            ("web_search", self.0.web_search),
+        ];
+        serializer.collect_map(members.into_iter().filter_map(|(name, member)| Some((name, member?))))
+    }
 }
 
-/// Text without NUL, which PostgreSQL cannot hold.
-pub(super) fn text(text: Option<&str>) -> Value {
-    text.map_or(Value::Null, |text| {
-        Value::Text(if text.contains('\0') { text.replace('\0', "") } else { text.to_owned() })
-    })
-}
-
-pub(super) fn number(number: Option<u64>) -> Value {
-    number.map_or(Value::Null, |number| Value::Integer(integer(number)))
-}
-
-fn count(number: usize) -> Value {
-    Value::Integer(i64::try_from(number).unwrap_or(i64::MAX))
+/// Usage of another model.
+#[derive(Serialize)]
+struct OtherJson<'r> {
+    model: &'r str,
+    usage: UsageJson<'r>,
 }
 
 /// SQLite's integers are signed; a count that large is absurd anyway ([`crate::meter::usage::ABSURD`]).
@@ -267,3 +316,6 @@ pub(super) fn micros_since_1970(time: SystemTime) -> i64 {
 pub(super) fn now() -> i64 {
     micros_since_1970(SystemTime::now())
 }
+
+#[cfg(test)]
+mod tests;

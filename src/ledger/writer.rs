@@ -45,8 +45,7 @@ pub(super) struct Writer {
     pub(super) mailbox: Arc<Mailbox>,
     pub(super) terms: Arc<ArcSwap<Terms>>,
     pub(super) on_commit: Option<OnCommit>,
-    /// [`row::insert`], made once.
-    pub(super) insert: String,
+    pub(super) texts: row::Texts,
 }
 
 /// Why gathering stopped.
@@ -172,7 +171,7 @@ impl Writer {
     fn write(&mut self, batch: &[Message]) -> rusqlite::Result<(Done, Vec<bool>)> {
         let (terms, config) = (self.terms.load_full(), self.mailbox.config.load_full());
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.insert);
+        let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.texts);
         let known = batch.iter().map(|message| apply.message(message)).collect::<rusqlite::Result<Vec<_>>>()?;
         let done = apply.finish()?;
         if batch.is_empty() {
@@ -211,7 +210,7 @@ impl Writer {
         for (owner, gone) in recovery::gone(&self.connection, &self.database, self.owner.id)? {
             let (terms, config) = (self.terms.load_full(), self.mailbox.config.load_full());
             let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.insert);
+            let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.texts);
             let finished = recovery::step(&mut apply, owner)?;
             let done = apply.finish()?;
             transaction.commit()?;
