@@ -110,8 +110,14 @@ impl<'t> Apply<'t> {
         if !self.gathered.is_empty() {
             let mut add = self.transaction.prepare_cached(&self.texts.add_to_daily)?;
             for (place, sums) in self.gathered.iter() {
-                let values = place.iter().fold(Values::of(&mut add), |values, name| values.verbatim(Some(name)));
-                sums.iter().fold(values, |values, sum| values.integer(*sum)).execute()?;
+                let mut values = Values::of(&mut add);
+                for name in place {
+                    values.verbatim(Some(name));
+                }
+                for sum in sums {
+                    values.integer(*sum);
+                }
+                values.execute()?;
             }
         }
         if self.done.opened != 0 || self.done.cancelled != 0 {

@@ -6,6 +6,7 @@
 //! The queue has no bound of its own: opening waits while too much lies in it, and everything else
 //! is bounded by the requests that were opened (one checkpoint and one end each).
 
+use super::bell::Bell;
 use super::config::LedgerConfig;
 use super::ticket::{Checkpoint, OpenRow};
 use super::{Correction, Health, Settlement, Stats};
@@ -65,6 +66,7 @@ pub(super) struct Counters {
 #[derive(Debug)]
 pub(super) struct Mailbox {
     sender: Sender<Message>,
+    pub(super) bell: Bell,
     /// Sent and not committed.
     pub(super) pending: AtomicU64,
     broken: AtomicBool,
@@ -80,6 +82,7 @@ impl Mailbox {
     pub(super) fn new(sender: Sender<Message>, config: &LedgerConfig) -> Self {
         Self {
             sender,
+            bell: Bell::new(),
             pending: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             health: Mutex::new(Health::Ok),
@@ -92,8 +95,12 @@ impl Mailbox {
     /// Never blocks. After the writer has stopped, an end that arrives is told to the log; its open
     /// row stays and the next start settles it.
     pub(super) fn send(&self, message: Message) -> bool {
+        let urgent = message.is_urgent();
         self.pending.fetch_add(1, Ordering::AcqRel);
-        let Err(unsent) = self.sender.send(message) else { return true };
+        let Err(unsent) = self.sender.send(message) else {
+            self.bell.ring(urgent);
+            return true;
+        };
         self.pending.fetch_sub(1, Ordering::AcqRel);
         if let Message::Settle { settlement, .. } = unsent.0 {
             self.lose(&settlement);

@@ -10,6 +10,7 @@
 //! (tokens nobody reported), [`sink`] (PostgreSQL), `report`, `verify` and [`cli`] (reading).
 
 mod apply;
+mod bell;
 pub mod billing;
 pub mod cli;
 pub mod config;
@@ -284,6 +285,8 @@ impl Inner {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(thread) = thread else { return };
         self.mailbox.send(Message::Close);
+        // It may hear nothing for some milliseconds.
+        thread.thread().unpark();
         if thread.join().is_err() {
             log::error!("the ledger's writer had panicked; the next start recovers its rows");
         }

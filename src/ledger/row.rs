@@ -128,12 +128,12 @@ impl<'s> Row<'s> {
     }
 
     /// Writes it; `owner` and `now` say who wrote it and when. How many rows that changed.
-    pub(super) fn write(&self, values: Values<'_, '_>, owner: i64, now: i64) -> rusqlite::Result<usize> {
+    pub(super) fn write(&self, mut values: Values<'_, '_>, owner: i64, now: i64) -> rusqlite::Result<usize> {
         let Settlement { record, bill, money, other_models, anomalies } = self.settlement;
         let maybe_billed = record.attempts.iter().filter(|attempt| attempt.maybe_billed).count();
         let unpriced = (!money.unpriced.is_empty()).then(|| money.unpriced.join(","));
         let (_, odd) = parts(&bill.usage);
-        let values = names(values, record)
+        names(&mut values, record)
             .json(&record.attempts.iter().map(AttemptJson::from).collect::<Vec<_>>())
             .integer(i64::try_from(maybe_billed).unwrap_or(i64::MAX))
             .integer(i64::from(record.stream))
@@ -143,7 +143,7 @@ impl<'s> Row<'s> {
             .text(record.cause)
             .verbatim(Some(bill.source.word()))
             .numbers(members(&bill.usage));
-        let values = others(values, other_models)
+        others(&mut values, other_models)
             .json(&UsageJson(&bill.charged))
             .verbatim(Some(bill.basis.word()))
             .text(Some(bill.why))
@@ -157,7 +157,7 @@ impl<'s> Row<'s> {
             .number(anomalies.saturating_add(odd))
             .integer(micros_since_1970(record.received))
             .verbatim(Some(self.day));
-        times(values, record).integer(now).integer(owner).execute()
+        times(&mut values, record).integer(now).integer(owner).execute()
     }
 
     /// Adds its numbers to its place.
@@ -176,7 +176,7 @@ impl<'s> Row<'s> {
     }
 }
 
-fn names<'s, 'c>(values: Values<'s, 'c>, record: &Record) -> Values<'s, 'c> {
+fn names<'v, 's, 'c>(values: &'v mut Values<'s, 'c>, record: &Record) -> &'v mut Values<'s, 'c> {
     values
         .id(record.id)
         .text(record.client_request_id.as_deref())
@@ -191,7 +191,7 @@ fn names<'s, 'c>(values: Values<'s, 'c>, record: &Record) -> Values<'s, 'c> {
         .text(record.target.as_deref())
 }
 
-fn others<'s, 'c>(values: Values<'s, 'c>, others: &[(String, Usage)]) -> Values<'s, 'c> {
+fn others<'v, 's, 'c>(values: &'v mut Values<'s, 'c>, others: &[(String, Usage)]) -> &'v mut Values<'s, 'c> {
     if others.is_empty() {
         return values.verbatim(None);
     }
@@ -199,7 +199,7 @@ fn others<'s, 'c>(values: Values<'s, 'c>, others: &[(String, Usage)]) -> Values<
     values.json(&others.collect::<Vec<_>>())
 }
 
-fn times<'s, 'c>(values: Values<'s, 'c>, record: &Record) -> Values<'s, 'c> {
+fn times<'v, 's, 'c>(values: &'v mut Values<'s, 'c>, record: &Record) -> &'v mut Values<'s, 'c> {
     values
         .time(record.admitted)
         .time(record.upstream_first_byte)

@@ -24,7 +24,7 @@ impl<'s, 'c> Values<'s, 'c> {
     }
 
     /// Text without NUL, which PostgreSQL cannot hold.
-    pub(super) fn text(self, text: Option<&str>) -> Self {
+    pub(super) fn text(&mut self, text: Option<&str>) -> &mut Self {
         match text {
             Some(text) if text.contains('\0') => self.verbatim(Some(&text.replace('\0', ""))),
             text => self.verbatim(text),
@@ -32,17 +32,17 @@ impl<'s, 'c> Values<'s, 'c> {
     }
 
     /// Text as it is: from the operator's file, or made here.
-    pub(super) fn verbatim(self, text: Option<&str>) -> Self {
+    pub(super) fn verbatim(&mut self, text: Option<&str>) -> &mut Self {
         self.bind(text.map_or(ValueRef::Null, |text| ValueRef::Text(text.as_bytes())))
     }
 
     /// A request's id.
-    pub(super) fn id(self, id: Uuid) -> Self {
+    pub(super) fn id(&mut self, id: Uuid) -> &mut Self {
         self.verbatim(Some(id.hyphenated().encode_lower(&mut Uuid::encode_buffer())))
     }
 
     /// A client's address.
-    pub(super) fn address(self, address: Option<IpAddr>) -> Self {
+    pub(super) fn address(&mut self, address: Option<IpAddr>) -> &mut Self {
         match address {
             None => self.verbatim(None),
             Some(IpAddr::V4(address)) => self.verbatim(Some(&dotted(address))),
@@ -51,7 +51,7 @@ impl<'s, 'c> Values<'s, 'c> {
     }
 
     /// A JSON text.
-    pub(super) fn json(mut self, value: &impl Serialize) -> Self {
+    pub(super) fn json(&mut self, value: &impl Serialize) -> &mut Self {
         match serde_json::to_string(value) {
             Ok(json) => self.verbatim(Some(&json)),
             Err(error) => {
@@ -62,35 +62,41 @@ impl<'s, 'c> Values<'s, 'c> {
     }
 
     /// A number with a sign.
-    pub(super) fn integer(self, number: impl Into<Option<i64>>) -> Self {
+    pub(super) fn integer(&mut self, number: impl Into<Option<i64>>) -> &mut Self {
         self.bind(number.into().map_or(ValueRef::Null, ValueRef::Integer))
     }
 
     /// A count.
-    pub(super) fn number(self, number: impl Into<Option<u64>>) -> Self {
+    pub(super) fn number(&mut self, number: impl Into<Option<u64>>) -> &mut Self {
         self.integer(number.into().map(integer))
     }
 
     /// Counts.
-    pub(super) fn numbers(self, numbers: impl IntoIterator<Item = Option<u64>>) -> Self {
-        numbers.into_iter().fold(self, Self::number)
+    pub(super) fn numbers(&mut self, numbers: impl IntoIterator<Item = Option<u64>>) -> &mut Self {
+        for number in numbers {
+            self.number(number);
+        }
+        self
     }
 
     /// Microseconds.
-    pub(super) fn time(self, time: impl Into<Option<Duration>>) -> Self {
+    pub(super) fn time(&mut self, time: impl Into<Option<Duration>>) -> &mut Self {
         self.integer(time.into().map(micros))
     }
 
     /// Runs the statement; how many rows it changed.
-    pub(super) fn execute(self) -> rusqlite::Result<usize> {
+    pub(super) fn execute(&mut self) -> rusqlite::Result<usize> {
         debug_assert!(self.failed.is_some() || self.bound == self.statement.parameter_count());
-        self.failed.map_or_else(|| self.statement.raw_execute(), Err)
+        self.failed.take().map_or_else(|| self.statement.raw_execute(), Err)
     }
 
-    fn bind(mut self, value: ValueRef<'_>) -> Self {
+    fn bind(&mut self, value: ValueRef<'_>) -> &mut Self {
         self.bound += 1;
         if self.failed.is_none() {
-            self.failed = self.statement.raw_bind_parameter(self.bound, ToSqlOutput::Borrowed(value)).err();
+            let bound = self.statement.raw_bind_parameter(self.bound, ToSqlOutput::Borrowed(value));
+            if let Err(error) = bound {
+                self.failed = Some(error);
+            }
         }
         self
     }

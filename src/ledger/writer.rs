@@ -5,8 +5,10 @@
 //! A commit costs a disk flush, so it takes all that lies in the queue. What nobody waits for may
 //! lie there for [`GATHER`]; an opening is written at once, but never sooner than [`PACE`] after the
 //! commit before, so that a busy gateway shares its flushes and an idle one answers immediately.
+//! Meanwhile it sleeps, and only what changes when it commits wakes it.
 
 use super::apply::{Apply, Done};
+use super::bell::Hears;
 use super::mailbox::{Mailbox, Message};
 use super::owner::Owner;
 use super::retention::Retention;
@@ -16,11 +18,11 @@ use rusqlite::{Connection, TransactionBehavior};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// L1's bound on how long a settled row may wait for its commit to begin.
-const GATHER: Duration = Duration::from_millis(20);
+/// L1 lets a settled row wait 20 ms for its commit to begin; for [`PACE`] of that it may lie unseen.
+const GATHER: Duration = Duration::from_millis(17);
 /// Far below any model's time to its first token, and at most 333 flushes a second.
 const PACE: Duration = Duration::from_millis(3);
 /// Messages in one transaction; more would keep its openings waiting.
@@ -59,6 +61,7 @@ enum Next {
 impl Writer {
     /// Runs until [`Message::Close`] or until nobody can send any more.
     pub(super) fn run(mut self) {
+        self.mailbox.bell.belongs_here();
         let mut batch = Vec::new();
         let mut last_commit = Instant::now();
         let mut chores_at = Instant::now();
@@ -83,9 +86,13 @@ impl Writer {
     fn gather(&self, batch: &mut Vec<Message>, last_commit: Instant, chores_at: Instant) -> Next {
         let broken = self.mailbox.is_broken();
         let mut until = if broken { Instant::now() + RETRY } else { chores_at };
-        let mut first = true;
+        let mut hears = Hears::All;
+        if !broken {
+            // Whatever comes is not due before.
+            self.mailbox.bell.sleep(last_commit + PACE);
+        }
         loop {
-            let mut message = match self.inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            let mut message = match self.next(hears, until) {
                 Ok(Message::Close) => {
                     self.drain(batch);
                     return Next::Close;
@@ -98,12 +105,13 @@ impl Writer {
                 // Sent before it was known: nobody waits for the next try.
                 refuse(&mut message, "the ledger cannot be written");
             } else {
-                if first {
+                if hears == Hears::All {
                     until = Instant::now() + GATHER;
-                    first = false;
+                    hears = Hears::Urgent;
                 }
                 if message.is_urgent() {
                     until = until.min(last_commit + PACE);
+                    hears = Hears::Nothing;
                 }
             }
             self.keep(batch, message);
@@ -112,6 +120,24 @@ impl Writer {
             if due {
                 return Next::Commit;
             }
+        }
+    }
+
+    /// The next message. Sleeps until `until` if there is none, woken before by what it hears.
+    fn next(&self, hears: Hears, until: Instant) -> Result<Message, RecvTimeoutError> {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(message) => return Ok(message),
+                Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                Err(TryRecvError::Empty) if Instant::now() >= until => return Err(RecvTimeoutError::Timeout),
+                Err(TryRecvError::Empty) => {}
+            }
+            self.mailbox.bell.listen(hears);
+            if let Ok(message) = self.inbox.try_recv() {
+                self.mailbox.bell.listen(Hears::Nothing);
+                return Ok(message);
+            }
+            self.mailbox.bell.sleep(until);
         }
     }
 
@@ -145,12 +171,12 @@ impl Writer {
     fn commit(&mut self, batch: &mut Vec<Message>) {
         let began = Instant::now();
         match self.write(batch) {
-            Ok((done, known)) => {
+            Ok((done, unknown)) => {
                 self.mailbox.works();
                 let count = batch.len();
                 self.count(done, count);
-                for (message, known) in batch.drain(..).zip(known) {
-                    answer(message, known);
+                for (index, message) in batch.drain(..).enumerate() {
+                    answer(message, !unknown.contains(&index));
                 }
                 self.mailbox.room.notify_waiters();
                 if let Some(on_commit) = &self.on_commit {
@@ -167,12 +193,17 @@ impl Writer {
         }
     }
 
-    /// One transaction; for each message whether what it speaks of is known.
-    fn write(&mut self, batch: &[Message]) -> rusqlite::Result<(Done, Vec<bool>)> {
+    /// One transaction; also which messages speak of what is not known, by their index.
+    fn write(&mut self, batch: &[Message]) -> rusqlite::Result<(Done, Vec<usize>)> {
         let (terms, config) = (self.terms.load_full(), self.mailbox.config.load_full());
         let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut apply = Apply::new(&transaction, &terms, &config.timezone, self.owner.id, &self.texts);
-        let known = batch.iter().map(|message| apply.message(message)).collect::<rusqlite::Result<Vec<_>>>()?;
+        let mut unknown = Vec::new();
+        for (index, message) in batch.iter().enumerate() {
+            if !apply.message(message)? {
+                unknown.push(index);
+            }
+        }
         let done = apply.finish()?;
         if batch.is_empty() {
             // A broken ledger is asked whether there is room again; an empty transaction would not tell.
@@ -182,7 +213,7 @@ impl Writer {
         if batch.is_empty() {
             self.connection.execute("DELETE FROM probe", [])?;
         }
-        Ok((done, known))
+        Ok((done, unknown))
     }
 
     fn count(&self, done: Done, messages: usize) {
