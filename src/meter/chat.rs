@@ -79,12 +79,7 @@ fn member<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, name: Text<'a>) ->
         b"model" => chunk.model = walker.string()?,
         b"service_tier" => chunk.tier = walker.string()?,
         b"created" => chunk.created = Some(walker.skip()?),
-        b"usage" => {
-            let raw = walker.skip()?;
-            if raw.first() == Some(&b'{') {
-                chunk.usage = Some(raw);
-            }
-        }
+        b"usage" => chunk.usage = chunk.holes.usage(walker)?.or(chunk.usage),
         b"x_groq" => {
             walker.object(|walker, name| {
                 let raw = walker.skip()?;
@@ -98,11 +93,7 @@ fn member<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, name: Text<'a>) ->
             let kind = walker.peek()?;
             chunk.error |= walker.filled()? && matches!(kind, Kind::Object | Kind::String);
         }
-        b"obfuscation" | b"p" if walker.peek()? == Kind::String => {
-            let start = walker.at();
-            walker.skip()?;
-            chunk.holes.padding(start..walker.at());
-        }
+        b"obfuscation" | b"p" => chunk.holes.padding(walker)?,
         b"object" => chunk.error |= walker.string()?.is_some_and(|object| object.is("error")),
         b"prompt_filter_results"
         | b"content_filter_results"
@@ -117,10 +108,15 @@ fn member<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, name: Text<'a>) ->
 fn choice<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, position: u64) -> Result<(), Malformed> {
     let mut choice = Choice::default();
     let mut usage = None;
+    let mut message_holes = 0..0;
     walker.object(|walker, name| {
         match &*name.bytes() {
             b"delta" => choice.delta = Some(delta(walker, &mut chunk.role, &mut chunk.holes)?),
-            b"message" => choice.message = Some(delta(walker, &mut chunk.role, &mut chunk.holes)?),
+            b"message" => {
+                let before = chunk.holes.count();
+                choice.message = Some(delta(walker, &mut chunk.role, &mut chunk.holes)?);
+                message_holes = before..chunk.holes.count();
+            }
             b"text" => choice.text.note(chunk.holes.filled(walker)?, true),
             b"index" => choice.index = super::counts::whole(walker.skip()?),
             b"finish_reason" => {
@@ -133,10 +129,14 @@ fn choice<'a>(chunk: &mut Chunk<'a>, walker: &mut Walker<'a>, position: u64) -> 
                 choice.error |= walker.filled()? && kind == Kind::Object;
             }
             b"usage" => usage = Some(walker.skip()?).filter(|raw| raw.first() == Some(&b'{')),
+            b"logprobs" => chunk.holes.padding(walker)?,
             _ => drop(walker.skip()?),
         }
         Ok(())
     })?;
+    if choice.delta.is_some() {
+        chunk.holes.unread(message_holes);
+    }
     chunk.choice_usage = usage.or(chunk.choice_usage);
     chunk.error |= choice.error;
     // A whole message beside the delta repeats what the deltas said (Perplexity).
@@ -157,20 +157,11 @@ fn delta(walker: &mut Walker<'_>, role: &mut bool, holes: &mut Holes) -> Result<
     let mut said = Said::default();
     walker.object(|walker, name| {
         match &*name.bytes() {
-            b"content" if walker.peek()? == Kind::Array => {
-                holes.unfit();
-                parts(walker, &mut said)?;
-            }
+            b"content" if walker.peek()? == Kind::Array => parts(walker, &mut said, holes)?,
             b"content" | b"refusal" | b"audio" => said.note(holes.filled(walker)?, true),
             b"reasoning" | b"reasoning_content" | b"reasoning_details" => said.note(holes.filled(walker)?, false),
-            b"tool_calls" => {
-                holes.unfit();
-                walker.array(|walker| call(walker, &mut said))?;
-            }
-            b"function_call" => {
-                holes.unfit();
-                call(walker, &mut said)?;
-            }
+            b"tool_calls" => drop(walker.array(|walker| call(walker, &mut said, holes))?),
+            b"function_call" => call(walker, &mut said, holes)?,
             b"role" => *role |= walker.filled()?,
             _ => drop(walker.skip()?),
         }
@@ -180,7 +171,7 @@ fn delta(walker: &mut Walker<'_>, role: &mut bool, holes: &mut Holes) -> Result<
 }
 
 /// Content in parts (Mistral): a part with anything in it but its type and flags; thinking is not visible.
-fn parts(walker: &mut Walker<'_>, said: &mut Said) -> Result<(), Malformed> {
+fn parts(walker: &mut Walker<'_>, said: &mut Said, holes: &mut Holes) -> Result<(), Malformed> {
     walker
         .array(|walker| {
             let (mut filled, mut thinking) = (false, false);
@@ -190,7 +181,7 @@ fn parts(walker: &mut Walker<'_>, said: &mut Said) -> Result<(), Malformed> {
                         thinking = walker.string()?.is_some_and(|kind| kind.is("thinking") || kind.is("reasoning"));
                     }
                     _ if walker.peek()? == Kind::Bool => drop(walker.skip()?),
-                    _ => filled |= walker.filled()?,
+                    _ => filled |= holes.filled(walker)?,
                 }
                 Ok(())
             })?;
@@ -201,15 +192,15 @@ fn parts(walker: &mut Walker<'_>, said: &mut Said) -> Result<(), Malformed> {
 }
 
 /// A tool or function call: output as soon as it has an id, a name or arguments.
-fn call(walker: &mut Walker<'_>, said: &mut Said) -> Result<(), Malformed> {
+fn call(walker: &mut Walker<'_>, said: &mut Said, holes: &mut Holes) -> Result<(), Malformed> {
     walker
         .object(|walker, name| {
             match &*name.bytes() {
-                b"id" | b"name" | b"arguments" | b"input" => said.note(walker.filled()?, true),
+                b"id" | b"name" | b"arguments" | b"input" => said.note(holes.filled(walker)?, true),
                 b"function" | b"custom" => {
                     walker.object(|walker, name| {
                         match &*name.bytes() {
-                            b"name" | b"arguments" | b"input" => said.note(walker.filled()?, true),
+                            b"name" | b"arguments" | b"input" => said.note(holes.filled(walker)?, true),
                             _ => drop(walker.skip()?),
                         }
                         Ok(())
@@ -230,20 +221,24 @@ fn finish_of(reason: Text<'_>) -> Finish {
     }
 }
 
+/// Notes the usage of a chunk whose tier, outside of that usage, is `tier`.
+pub(super) fn note_usage(meter: &mut Meter, usage: &[u8], tier: Option<Text<'_>>) {
+    if tier.is_none() {
+        meter.note_identity(None, None, super::usage_tier(usage), None);
+    }
+    meter.tally.chat(usage, Place::Top);
+}
+
 impl Chunk<'_> {
     fn apply(self, meter: &mut Meter, json: &[u8]) -> Facts {
-        meter.note_identity(
-            self.id,
-            self.model,
-            self.tier.or_else(|| self.usage.and_then(super::usage_tier)),
-            self.created,
-        );
-        for (usage, place) in
-            [(self.vendor_usage, Place::Vendor), (self.choice_usage, Place::Choice), (self.usage, Place::Top)]
-        {
+        meter.note_identity(self.id, self.model, self.tier, self.created);
+        for (usage, place) in [(self.vendor_usage, Place::Vendor), (self.choice_usage, Place::Choice)] {
             if let Some(usage) = usage {
                 meter.tally.chat(usage, place);
             }
+        }
+        if let Some(usage) = self.usage {
+            note_usage(meter, usage, self.tier);
         }
         meter.seen |= self.seen;
         if self.error {
@@ -262,7 +257,9 @@ impl Chunk<'_> {
             start: self.role && !std::mem::replace(&mut meter.started, true),
             ..Facts::default()
         };
-        if self.usage.or(self.choice_usage).or(self.vendor_usage).is_none() {
+        // A twin's usage counts at the top level, and its tier if that is the only one.
+        let is_top = self.choice_usage.or(self.vendor_usage).is_none() && (self.usage.is_none() || self.tier.is_none());
+        if is_top {
             meter.twin.learn(json, &self.holes, facts);
         }
         facts

@@ -279,7 +279,10 @@ impl Meter {
         self.word = None;
         if let Some(known) = self.twin.knows(data) {
             self.sequence = known.number.or(self.sequence);
-            self.word = Some(Word { at: known.word, is_known: true });
+            self.word = known.word.map(|at| Word { at, is_known: true });
+            if let Some(usage) = known.usage {
+                chat::note_usage(self, usage, None);
+            }
             return known.facts;
         }
         match data.first() {

@@ -111,17 +111,8 @@ impl<'a> Event<'a> {
     fn member(&mut self, walker: &mut Walker<'a>, name: Text<'a>) -> Result<(), Malformed> {
         match &*name.bytes() {
             b"type" => self.kind = walker.string()?,
-            b"sequence_number" => {
-                walker.peek()?;
-                let start = walker.at();
-                self.sequence = super::counts::whole(walker.skip()?);
-                self.holes.number(start..walker.at());
-            }
-            b"obfuscation" if walker.peek()? == Kind::String => {
-                let start = walker.at();
-                walker.skip()?;
-                self.holes.padding(start..walker.at());
-            }
+            b"sequence_number" => self.sequence = self.holes.number(walker)?,
+            b"obfuscation" | b"logprobs" => self.holes.padding(walker)?,
             b"delta" | b"text" | b"arguments" | b"data" | b"refusal" | b"input" | b"code" | b"transcript"
             | b"partial_image_b64" => self.said |= self.holes.filled(walker)?,
             b"part" => self.said |= has_text(walker)?,

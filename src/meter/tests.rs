@@ -837,7 +837,7 @@ fn a_malformed_event_leaves_no_trace() {
     );
 }
 
-/// Events that are alike, and almost alike; `@` is where a string goes, `#` a number.
+/// Events that are alike, and almost alike; `@` is where a string goes, `#` a number, `%` an object or array.
 fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
     let chat = vec![
         r#"{"id":"c","service_tier":"a","choices":[{"index":0,"delta":{"content":"@"}}]}"#,
@@ -852,6 +852,24 @@ fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
         r#"{"choices":[{"index":0,"delta":{"content":"@"}}],"error":"@"}"#,
         r#"{"choices":[{"index":0,"delta":{"content":"@"}}]} @"#,
         r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"id":"@","function":{"arguments":"@"}}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"@"}}]}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"function_call":{"name":"@","arguments":"@"}}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":[{"type":"@","text":"@","closed":true}]}}],"p":"@"}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":%}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"reasoning":"@","reasoning_details":%}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"},"logprobs":%}],"obfuscation":%}"#,
+        r#"{"usage":%,"choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"usage":%,"service_tier":"a","choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"usage":%,"usage":{"prompt_tokens":3},"choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"usage":{"prompt_tokens":#},"choices":[{"index":0,"delta":{"content":"@"},"usage":%}]}"#,
+        r#"{"x_groq":{"usage":%},"choices":[{"index":0,"delta":{"content":"@"}}]}"#,
+        r#"{"usage":%,"choices":[{"index":0,"message":{"content":"@"},"delta":{"content":"@"}}]}"#,
+        r#"{"choices":[{"index":0,"delta":{"content":"@"},"message":{"content":"@"}}]}"#,
+        r#"{"choices":[{"index":0,"message":{"content":%},"delta":{"content":"@"}}]}"#,
+        r#"{"choices":[{"index":0,"message":{"content":"@"}}]}"#,
+        r#"{"choices":[{"message":{"content":"@"},"message":{"content":""},"delta":{"content":"@"}}]}"#,
+        r#"{"choices":[{"delta":{"content":"@"},"delta":{"content":""},"text":"@"}]}"#,
+        r#"{"choices":[{"delta":{"a":1,"content":"@","refusal":"@","reasoning":"@","audio":%,"tool_calls":[{"id":"@","name":"@","arguments":"@"}]}}]}"#,
     ];
     let messages = vec![
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"@"}}"#,
@@ -860,6 +878,8 @@ fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
         r#"{"index":0,"delta":{"type":"text_delta","text":"@"}}"#,
         r#"{"type":"content_block_start","content_block":{"type":"text","text":"@"}}"#,
         r#"{"type":"message_delta","delta":{"text":"@","stop_reason":"@"}}"#,
+        r#"{"type":"content_block_delta","delta":{"type":"citations_delta","citation":%}}"#,
+        r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"@"},"usage":%}"#,
     ];
     let responses = vec![
         r#"{"type":"response.output_text.delta","sequence_number":#,"delta":"@","obfuscation":"@"}"#,
@@ -872,22 +892,42 @@ fn alike() -> impl Strategy<Value = (Protocol, Vec<String>)> {
         r#"{"type":"response.output_text.done","sequence_number":#,"text":"@"}"#,
         r#"{"type":"response.created","sequence_number":#,"response":{"id":"@"},"delta":"@"}"#,
         r#"{"sequence_number":#,"delta":"@"}"#,
+        r#"{"type":"response.output_text.delta","delta":"@","logprobs":%,"sequence_number":#}"#,
+        r#"{"type":"response.output_text.delta","delta":%,"sequence_number":#}"#,
     ];
+    let nested = prop::sample::select(vec![
+        "{}",
+        "[]",
+        "[ ]",
+        "null",
+        "\"x\"",
+        "{",
+        "[1,{\"text\":\"a\"}]",
+        r#"{"prompt_tokens":4,"completion_tokens":7}"#,
+        r#"{ "prompt_tokens" : 5,"completion_tokens":-7 }"#,
+        r#"{"completion_tokens":9,"service_tier":"a"}"#,
+        r#"{"total_tokens":1,"service_tier":"b"}"#,
+        r#"{"service_tier":"a" 1}"#,
+        "[{\"text\":\"a\" \"b\"}]",
+    ]);
+    let spaces = prop::sample::select(vec!["", "", " ", "    ", "\t", "\u{c}", "}"]);
     let numbers =
         prop::sample::select(vec!["0", "7", "41", "007", "5.0", "1e3", "-1", "", "123456789012", "9999999999999"]);
     let words = prop::sample::select(vec!["", "x", "stop", "\\\"", "\\", "\"", "你好", "x\",\"role\":\"y", "\\u0041"]);
     let shapes = prop_oneof![Just((Chat, chat)), Just((Messages, messages)), Just((Responses, responses))];
-    (shapes, vec((any::<prop::sample::Index>(), vec(words, 2), numbers), 1..12)).prop_map(
-        |((protocol, shapes), picks)| {
-            let event = |(shape, words, number): (prop::sample::Index, Vec<&str>, &str)| {
-                let text =
-                    shape.get(&shapes).replacen('@', words[0], 1).replacen('@', words[1], 1).replacen('#', number, 1);
-                let name = if words[0] == "x" { "event: content_block_delta\n" } else { "" };
-                format!("{name}data: {text}\n\n")
-            };
-            (protocol, picks.into_iter().map(event).collect())
-        },
-    )
+    // Few shapes at a time: twins come one after the other.
+    let pick = (any::<prop::sample::Index>(), vec(words, 7), numbers, nested, spaces);
+    (shapes, any::<[prop::sample::Index; 3]>(), vec(pick, 1..12)).prop_map(|((protocol, shapes), few, picks)| {
+        let event = |(shape, words, number, nested, spaces): (prop::sample::Index, Vec<&str>, &str, &str, &str)| {
+            let shape = shape.get(&few).get(&shapes);
+            let text = words.iter().fold((*shape).to_owned(), |text, word| text.replacen('@', word, 1));
+            let text = text.replacen('#', number, 1).replace('%', nested);
+            let (text, brace) = text.split_at(text.rfind('}').unwrap());
+            let name = if words[0] == "x" { "event: content_block_delta\n" } else { "" };
+            format!("{name}data: {text}{spaces}{brace}\n\n")
+        };
+        (protocol, picks.into_iter().map(event).collect())
+    })
 }
 
 proptest! {
@@ -912,9 +952,75 @@ proptest! {
             prop_assert_eq!(by_word.sampled_text(), walked.sampled_text(), "{}", event);
             prop_assert_eq!(quick.service_tier(), slow.service_tier(), "{}", event);
             prop_assert_eq!(quick.last_sequence(), slow.last_sequence(), "{}", event);
+            prop_assert_eq!((quick.usage(), quick.anomalies()), (slow.usage(), slow.anomalies()), "{}", event);
         }
-        prop_assert_eq!(quick.usage(), slow.usage());
         prop_assert_eq!((quick.seen, quick.finished, quick.finish(), quick.started), (slow.seen, slow.finished, slow.finish(), slow.started));
         prop_assert_eq!((quick.answer_id(), quick.error(), quick.malformed()), (slow.answer_id(), slow.error(), slow.malformed()));
     }
+}
+
+#[test]
+fn what_a_twin_may_differ_in() {
+    let rows = [
+        (Chat, r#"{"choices":[{"delta":{"content":"a"}}]}"#, r#"{"choices":[{"delta":{"content":"b c"}}]   }"#, true),
+        (Chat, r#"{"choices":[{"delta":{"content":"a"}}]  }"#, r#"{"choices":[{"delta":{"content":"b"}}]}"#, true),
+        (Chat, r#"{"choices":[{"delta":{"content":"a"}}]}"#, r#"{"choices":[{"delta":{"content":""}}]}"#, false),
+        (Chat, r#"{"choices":[{"delta":{"content":"a"}}]}"#, r#"{"choices":[{"delta":{"content":"a"}}]}}"#, false),
+        (
+            Chat,
+            r#"{"usage":{"prompt_tokens":1},"choices":[{"message":{"content":"a"},"delta":{"content":"a"}}]}"#,
+            r#"{"usage":{"prompt_tokens":1,"x":[]},"choices":[{"message":{"content":""},"delta":{"content":"b"}}]}"#,
+            true,
+        ),
+        (
+            Chat,
+            r#"{"usage":{"prompt_tokens":1},"choices":[{"delta":{"content":"a"}}]}"#,
+            r#"{"usage":null,"choices":[{"delta":{"content":"b"}}]}"#,
+            false,
+        ),
+        (
+            Chat,
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"a"}}]}}]}"#,
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"b"}}]}}]}"#,
+            true,
+        ),
+        (
+            Chat,
+            r#"{"choices":[{"delta":{"reasoning":"a","reasoning_details":[{"text":"a"}]},"logprobs":[1]}]}"#,
+            r#"{"choices":[{"delta":{"reasoning":"b","reasoning_details":[{"text":"b"}]},"logprobs":[2,3]}]}"#,
+            true,
+        ),
+        (
+            Chat,
+            r#"{"choices":[{"delta":{"reasoning_details":[{"text":"a"}]}}]}"#,
+            r#"{"choices":[{"delta":{"reasoning_details":[]}}]}"#,
+            false,
+        ),
+        (
+            Chat,
+            r#"{"choices":[{"delta":{"reasoning_details":[{"text":"a"}]}}]}"#,
+            r#"{"choices":[{"delta":{"reasoning_details":{"text":"a"}}}]}"#,
+            false,
+        ),
+        (
+            Responses,
+            r#"{"type":"response.output_text.delta","delta":"a","sequence_number":9,"logprobs":[1]}"#,
+            r#"{"type":"response.output_text.delta","delta":"b","sequence_number":10,"logprobs":[]}"#,
+            true,
+        ),
+        (
+            Messages,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"a"}   }"#,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"b"}      }"#,
+            true,
+        ),
+    ];
+    for (protocol, first, second, is_known) in rows {
+        let (meter, _) = whole(protocol, &stream(&[first]));
+        assert_eq!(meter.twin.knows(second.as_bytes()).is_some(), is_known, "{second}");
+    }
+    let deep = format!(r#"{{"usage":{{"a":{}1{}}},"#, "[".repeat(600), "]".repeat(600));
+    let rest = r#""choices":[{"delta":{"content":"a"}}]}"#;
+    let (meter, _) = whole(Chat, &stream(&[&format!(r#"{{"usage":{{}},{rest}"#)]));
+    assert!(meter.twin.knows(format!("{deep}{rest}").as_bytes()).is_none(), "a walk would refuse it");
 }

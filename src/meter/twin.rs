@@ -4,95 +4,169 @@
 //!
 //! The simple version walks every event. But most events of a stream are the one before them with
 //! another word in it, and to compare bytes is several times cheaper than to read JSON. So the last
-//! delta is kept with its word (and the padding and the running number that some send) cut out. An
-//! event that has the same bytes around other strings and another number is the same JSON with those
-//! there; it means the same as long as the word is not empty. Only deltas that change nothing in the
-//! meter but the counts are kept.
+//! delta is kept with holes where its words stand, its padding, its running number and its usage. An
+//! event that has the same bytes around other values of the same kinds is the same JSON with those
+//! there; it means the same as long as no word is empty. Only deltas that change nothing in the meter
+//! but the counts, the running number and the usage are kept.
 
 use super::Facts;
 use crate::json::{self, Kind, Malformed, Walker};
 use std::ops::Range;
 
-/// Longer deltas are walked: what is kept counts for every open stream.
-const MAX_KEPT: usize = 1024;
+/// With more around its holes a delta is walked: what is kept counts for every open stream. (Some
+/// send 3 KiB of sources with every word.)
+const MAX_KEPT: usize = 4 * 1024;
+/// With more holes a delta is walked.
+const MAX_HOLES: usize = 6;
+/// A longer object or array in a hole is walked: it might be nested too deeply for that.
+const MAX_NESTED: usize = 1000;
 /// Digits of a number that is not absurd ([`super::usage::ABSURD`]); longer ones are walked.
 const MAX_DIGITS: usize = 12;
 
-/// The parts of a delta that may differ, as offsets into its JSON; strings without their quotes.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Holes {
-    /// The word.
-    word: Option<Range<usize>>,
-    /// Padding: read by nobody, may be empty.
-    padding: Option<Range<usize>>,
+/// What has to stand in a hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filling {
+    /// A string that is not empty: output.
+    Word,
+    /// A string that nobody reads.
+    Padding,
     /// The running number.
-    number: Option<Range<usize>>,
-    /// There is more than one word, or one that is no string: not for a twin.
-    unfit: bool,
+    Number,
+    /// An object or array with something in it: output.
+    Parts(Kind),
+    /// An object or array that nobody reads.
+    Unread(Kind),
+    /// An object of token counts.
+    Usage,
 }
 
-/// What has to stand in a hole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Filling {
-    #[default]
-    Word,
-    Padding,
-    Number,
+/// The values of a delta that may differ, in order, as offsets into its JSON; strings without their quotes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holes {
+    found: [Option<(Range<usize>, Filling)>; MAX_HOLES],
+    /// With those that found no place.
+    count: usize,
 }
 
 impl Holes {
-    /// Passes over a value; whether something is in it, which is then the word.
+    /// Passes over a value; whether something is in it, which is then output.
     pub(super) fn filled(&mut self, walker: &mut Walker<'_>) -> Result<bool, Malformed> {
-        let kind = walker.peek()?;
-        let start = walker.at();
+        let (kind, start) = (walker.peek()?, walker.at());
         let filled = walker.filled()?;
         if filled {
-            self.unfit |= kind != Kind::String || self.word.is_some();
-            self.word = Some(inside(start..walker.at()));
+            self.note(start..walker.at(), kind, Filling::Word, Filling::Parts(kind));
         }
         Ok(filled)
     }
 
-    /// Output that is no single string.
-    pub(super) fn unfit(&mut self) {
-        self.unfit = true;
+    /// Passes over a value that nobody reads.
+    pub(super) fn padding(&mut self, walker: &mut Walker<'_>) -> Result<(), Malformed> {
+        let (kind, start) = (walker.peek()?, walker.at());
+        if !matches!(walker.skip()?, b"[]" | b"{}") {
+            self.note(start..walker.at(), kind, Filling::Padding, Filling::Unread(kind));
+        }
+        Ok(())
     }
 
-    /// Notes padding at `value`, quotes included.
-    pub(super) fn padding(&mut self, value: Range<usize>) {
-        self.padding = Some(inside(value));
+    /// Passes over a value; its text if it is an object, which is then a usage.
+    pub(super) fn usage<'a>(&mut self, walker: &mut Walker<'a>) -> Result<Option<&'a [u8]>, Malformed> {
+        let (kind, start) = (walker.peek()?, walker.at());
+        let raw = walker.skip()?;
+        if kind != Kind::Object {
+            return Ok(None);
+        }
+        self.add(start..walker.at(), Filling::Usage);
+        Ok(Some(raw))
     }
 
-    /// Notes the running number at `value`.
-    pub(super) fn number(&mut self, value: Range<usize>) {
-        self.unfit |= self.number.is_some();
-        self.number = Some(value);
+    /// Passes over the running number.
+    pub(super) fn number(&mut self, walker: &mut Walker<'_>) -> Result<Option<u64>, Malformed> {
+        walker.peek()?;
+        let start = walker.at();
+        let number = super::counts::whole(walker.skip()?);
+        self.add(start..walker.at(), Filling::Number);
+        Ok(number)
     }
-}
 
-fn inside(value: Range<usize>) -> Range<usize> {
-    value.start.saturating_add(1)..value.end.saturating_sub(1)
+    /// How many there are so far.
+    pub(super) const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What is output in `these` is read by nobody.
+    pub(super) fn unread(&mut self, these: Range<usize>) {
+        for (_, filling) in self.found.iter_mut().take(these.end).skip(these.start).flatten() {
+            *filling = match *filling {
+                Filling::Word => Filling::Padding,
+                Filling::Parts(kind) => Filling::Unread(kind),
+                other => other,
+            };
+        }
+    }
+
+    /// Other values than strings, objects and arrays have to stay as they are.
+    fn note(&mut self, value: Range<usize>, kind: Kind, string: Filling, nested: Filling) {
+        match kind {
+            Kind::String => self.add(value.start.saturating_add(1)..value.end.saturating_sub(1), string),
+            Kind::Object | Kind::Array => self.add(value, nested),
+            Kind::Number | Kind::Bool | Kind::Null => {}
+        }
+    }
+
+    fn add(&mut self, hole: Range<usize>, filling: Filling) {
+        if let Some(place) = self.found.get_mut(self.count) {
+            *place = Some((hole, filling));
+        }
+        self.count += 1;
+    }
+
+    fn fillings(&self) -> impl Iterator<Item = Filling> {
+        self.found.iter().flatten().map(|(_, filling)| *filling)
+    }
+
+    /// All have a place, something is output, and no number or usage overrules another one.
+    fn are_fit(&self) -> bool {
+        let count = |wanted| self.fillings().filter(|filling| *filling == wanted).count();
+        self.count <= MAX_HOLES
+            && self.fillings().any(|filling| matches!(filling, Filling::Word | Filling::Parts(_)))
+            && count(Filling::Usage) < 2
+            && count(Filling::Number) < 2
+    }
+
+    /// Where the word is, if that is all of the output.
+    fn only_word(&self) -> Option<Range<usize>> {
+        let output = |(_, filling): &&(Range<usize>, Filling)| matches!(filling, Filling::Word | Filling::Parts(_));
+        let mut output = self.found.iter().flatten().filter(output);
+        match (output.next(), output.next()) {
+            (Some((word, Filling::Word)), None) => Some(word.clone()),
+            _ => None,
+        }
+    }
 }
 
 /// The last delta with its holes cut out.
 #[derive(Debug, Default)]
 pub(super) struct Twin {
-    /// What stands before, between and after the holes.
+    /// What stands before, between and after the holes, up to [`before_brace`].
     kept: Vec<u8>,
-    /// For each hole where the part before it ends in `kept`; there are as many as fit a delta.
-    holes: [Option<(usize, Filling)>; 3],
+    /// For each hole where the part before it ends in `kept`.
+    holes: [Option<(usize, Filling)>; MAX_HOLES],
     facts: Option<Facts>,
+    /// A word is all of its output.
+    has_one_word: bool,
     /// Where the word of the delta is that was learnt last, until it is asked for.
     learnt: Option<Range<usize>>,
 }
 
 /// What a twin means.
-pub(super) struct Known {
+pub(super) struct Known<'a> {
     pub(super) facts: Facts,
     /// Its running number.
     pub(super) number: Option<u64>,
-    /// Where its word is.
-    pub(super) word: Range<usize>,
+    /// Its usage.
+    pub(super) usage: Option<&'a [u8]>,
+    /// Where its only word is.
+    pub(super) word: Option<Range<usize>>,
 }
 
 /// The only word of a delta.
@@ -108,34 +182,27 @@ impl Twin {
     /// Keeps a delta that means `facts`, if it is fit.
     pub(super) fn learn(&mut self, json: &[u8], holes: &Holes, facts: Facts) {
         let plain = Facts { output: true, visible: facts.visible, ..Facts::default() };
-        if holes.unfit || holes.word.is_none() || facts != plain {
+        if facts != plain || !holes.are_fit() {
             return;
         }
-        let word = holes.word.clone();
-        let mut holes = [
-            (holes.word.clone(), Filling::Word),
-            (holes.padding.clone(), Filling::Padding),
-            (holes.number.clone(), Filling::Number),
-        ];
-        holes.sort_by_key(|(hole, _)| hole.as_ref().map_or(usize::MAX, |hole| hole.start));
-        let cut: usize = holes.iter().filter_map(|(hole, _)| hole.as_ref()).map(Range::len).sum();
-        if json.len().saturating_sub(cut) > MAX_KEPT {
-            return;
-        }
+        let cut: usize = holes.found.iter().flatten().map(|(hole, _)| hole.len()).sum();
+        let Some(json) = before_brace(json).filter(|json| json.len().saturating_sub(cut) <= MAX_KEPT) else { return };
         self.kept.clear();
         let mut after = 0;
-        self.holes = holes.map(|(hole, filling)| {
-            let hole = hole?;
-            self.kept.extend_from_slice(json.get(after..hole.start).unwrap_or_default());
-            after = hole.end;
-            Some((self.kept.len(), filling))
-        });
+        for (hole, place) in holes.found.iter().zip(&mut self.holes) {
+            *place = hole.as_ref().map(|(hole, filling)| {
+                self.kept.extend_from_slice(json.get(after..hole.start).unwrap_or_default());
+                after = hole.end;
+                (self.kept.len(), *filling)
+            });
+        }
         self.kept.extend_from_slice(json.get(after..).unwrap_or_default());
         self.facts = Some(facts);
-        self.learnt = word;
+        self.learnt = holes.only_word();
+        self.has_one_word = self.learnt.is_some();
     }
 
-    /// The word of the delta that was learnt just now.
+    /// The only word of the delta that was learnt just now.
     pub(super) fn learnt(&mut self) -> Option<Word> {
         self.learnt.take().map(|at| Word { at, is_known: false })
     }
@@ -146,29 +213,56 @@ impl Twin {
     }
 
     /// What `json` means, if it is a twin of the delta that is kept.
-    pub(super) fn knows(&self, json: &[u8]) -> Option<Known> {
-        let facts = self.facts?;
-        let (mut rest, mut from, mut number, mut word) = (json, 0, None, 0..0);
-        for (end, filling) in self.holes.iter().flatten() {
+    pub(super) fn knows<'a>(&self, json: &'a [u8]) -> Option<Known<'a>> {
+        let mut known = Known { facts: self.facts?, number: None, usage: None, word: None };
+        let (mut rest, mut from) = (json, 0);
+        for (end, filling) in self.holes.iter().map_while(Option::as_ref) {
             let hole = rest.strip_prefix(self.kept.get(from..*end)?)?;
-            let len = match filling {
+            let len = match *filling {
                 Filling::Word => {
                     let len = json::string_len(hole).filter(|len| *len > 0)?;
                     let start = json.len().saturating_sub(hole.len());
-                    word = start..start.saturating_add(len);
+                    known.word = self.has_one_word.then(|| start..start.saturating_add(len));
                     len
                 }
                 Filling::Padding => json::string_len(hole)?,
                 Filling::Number => {
-                    let (value, len) = whole(hole)?;
-                    number = Some(value);
+                    let (number, len) = whole(hole)?;
+                    known.number = Some(number);
+                    len
+                }
+                Filling::Parts(kind) => nested(hole, kind).filter(|(_, filled)| *filled)?.0,
+                Filling::Unread(kind) => nested(hole, kind)?.0,
+                Filling::Usage => {
+                    let (len, _) = nested(hole, Kind::Object)?;
+                    known.usage = hole.get(..len);
                     len
                 }
             };
             (rest, from) = (hole.get(len..)?, *end);
         }
-        (rest == self.kept.get(from..)?).then_some(Known { facts, number, word })
+        (before_brace(rest)? == self.kept.get(from..)?).then_some(known)
     }
+}
+
+/// The text of an object up to its last brace and the spaces before that, of which some upstreams send
+/// another number each time.
+fn before_brace(text: &[u8]) -> Option<&[u8]> {
+    let mut text = text.strip_suffix(b"}")?;
+    while let Some(shorter) = text.strip_suffix(b" ") {
+        text = shorter;
+    }
+    Some(text)
+}
+
+/// How long the object or array is that `text` begins with, and whether something is in it.
+fn nested(text: &[u8], kind: Kind) -> Option<(usize, bool)> {
+    let mut walker = Walker::new(text);
+    if walker.peek() != Ok(kind) {
+        return None;
+    }
+    let filled = walker.filled().ok()?;
+    (walker.at() <= MAX_NESTED).then(|| (walker.at(), filled))
 }
 
 /// The whole number that `text` begins with, and its length.
