@@ -48,6 +48,21 @@ impl Paper {
     }
 }
 
+/// A member's name, with what parts it from the member before it: there always is one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name {
+    pub(super) json: &'static str,
+    pub(super) text: &'static str,
+}
+
+/// The [`Name`] of that word, made by the compiler.
+macro_rules! name {
+    ($name:literal) => {
+        crate::access::line::Name { json: concat!(",\"", $name, "\":"), text: concat!(" ", $name, "=") }
+    };
+}
+pub(super) use name;
+
 /// A line in the making. What is `None` is left out.
 #[derive(Debug)]
 pub(super) struct Line<'p> {
@@ -58,7 +73,7 @@ pub(super) struct Line<'p> {
 // Writing to a string cannot fail.
 impl<'p> Line<'p> {
     /// Text of any kind.
-    pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
+    pub(super) fn text(&mut self, name: Name, text: Option<&str>) {
         let Some(text) = text else { return };
         self.name(name);
         match self.format {
@@ -67,28 +82,37 @@ impl<'p> Line<'p> {
         }
     }
 
+    /// One of Weir's own words, or digits: it never needs escaping.
+    pub(super) fn word(&mut self, name: Name, word: Option<&str>) {
+        let Some(word) = word else { return };
+        self.name(name);
+        self.quote();
+        self.text.push_str(word);
+        self.quote();
+    }
+
     /// A number without a sign.
-    pub(super) fn number(&mut self, name: &str, number: Option<u64>) {
+    pub(super) fn number(&mut self, name: Name, number: Option<u64>) {
         let Some(number) = number else { return };
         self.name(name);
         self.digits(number);
     }
 
     /// `true` or `false`.
-    pub(super) fn flag(&mut self, name: &str, flag: bool) {
+    pub(super) fn flag(&mut self, name: Name, flag: bool) {
         self.name(name);
         self.text.push_str(if flag { "true" } else { "false" });
     }
 
     /// A time in milliseconds, to the microsecond.
-    pub(super) fn time(&mut self, name: &str, time: Option<Duration>) {
+    pub(super) fn time(&mut self, name: Name, time: Option<Duration>) {
         let Some(time) = time else { return };
         self.name(name);
         self.milliseconds(time);
     }
 
     /// A client's address.
-    pub(super) fn address(&mut self, name: &str, address: Option<IpAddr>) {
+    pub(super) fn address(&mut self, name: Name, address: Option<IpAddr>) {
         let Some(address) = address else { return };
         self.name(name);
         self.quote();
@@ -109,7 +133,7 @@ impl<'p> Line<'p> {
     }
 
     /// USD with nine decimals, as text: no reader takes it for a float.
-    pub(super) fn money(&mut self, name: &str, amount: Option<Nano>) {
+    pub(super) fn money(&mut self, name: Name, amount: Option<Nano>) {
         let Some(Nano(amount)) = amount else { return };
         self.name(name);
         self.quote();
@@ -124,7 +148,7 @@ impl<'p> Line<'p> {
     }
 
     /// Every try: a list of objects, or `target:result:took` of each.
-    pub(super) fn attempts(&mut self, name: &str, attempts: &[Attempt]) {
+    pub(super) fn attempts(&mut self, name: Name, attempts: &[Attempt]) {
         if attempts.is_empty() {
             return;
         }
@@ -170,13 +194,13 @@ impl<'p> Line<'p> {
         self.milliseconds(attempt.began);
         self.text.push_str(r#","ended_ms":"#);
         self.milliseconds(attempt.ended);
-        self.flag("maybe_billed", attempt.maybe_billed);
-        self.text("result", Some(attempt.result));
+        self.flag(name!("maybe_billed"), attempt.maybe_billed);
+        self.text(name!("result"), Some(attempt.result));
         match attempt.status {
-            Some(status) => self.number("status", Some(status.into())),
+            Some(status) => self.number(name!("status"), Some(status.into())),
             None => self.text.push_str(r#","status":null"#),
         }
-        self.text("target", Some(&attempt.target));
+        self.text(name!("target"), Some(&attempt.target));
         self.text.push('}');
     }
 
@@ -191,20 +215,11 @@ impl<'p> Line<'p> {
         self.text.push_str("ms");
     }
 
-    /// A member begins; one stands before it, always.
-    fn name(&mut self, name: &str) {
-        match self.format {
-            LogFormat::Json => {
-                self.text.push_str(",\"");
-                self.text.push_str(name);
-                self.text.push_str("\":");
-            }
-            LogFormat::Text => {
-                self.text.push(' ');
-                self.text.push_str(name);
-                self.text.push('=');
-            }
-        }
+    fn name(&mut self, name: Name) {
+        self.text.push_str(match self.format {
+            LogFormat::Json => name.json,
+            LogFormat::Text => name.text,
+        });
     }
 
     /// Around what needs no escaping.
@@ -216,7 +231,9 @@ impl<'p> Line<'p> {
 
     /// A string of JSON.
     fn quoted(&mut self, text: &str) {
-        if text.bytes().any(|byte| byte < b' ' || byte == b'"' || byte == b'\\') {
+        // Without an early end, so that many bytes are looked at by one instruction.
+        let is_plain = |byte: u8| !matches!(byte, ..b' ' | b'"' | b'\\');
+        if !text.bytes().fold(true, |plain, byte| plain & is_plain(byte)) {
             self.text.push_str(&serde_json::to_string(text).unwrap_or_default());
             return;
         }

@@ -187,7 +187,7 @@ impl Exchange {
             last_words: None,
             live,
             began,
-            id: id.to_string(),
+            id: id.hyphenated().encode_lower(&mut Uuid::encode_buffer()).to_owned(),
             protocol: Protocol::Chat,
             record: Record::new(id, SystemTime::now()),
             body: Bytes::new(),
@@ -384,5 +384,9 @@ pub(super) fn book_meter(record: &mut Record, booking: &mut Booking, shared: &Sh
 
 /// At most `max` bytes of visible ASCII.
 pub(super) fn clipped(text: &str, max: usize) -> String {
+    let is_visible = text.len() <= max && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_visible {
+        return text.to_owned();
+    }
     text.chars().filter(char::is_ascii_graphic).take(max).collect()
 }

@@ -65,14 +65,16 @@ impl Window {
     /// How long until no more than `most` counts, if nothing is added.
     pub(super) fn until(&mut self, now: Duration, most: u64) -> Duration {
         self.advance(now);
-        let mut left = self.sum;
+        if self.sum <= most {
+            return Duration::ZERO;
+        }
+        // Backwards, since nearly always it is asked for the end of all (`most` is 0): the second whose going
+        // leaves no more than `most` is the last one since which more than that has come.
         let oldest = (self.newest + 1).saturating_sub(SLOTS);
-        for second in oldest..=self.newest {
-            if left <= most {
-                break;
-            }
-            left = left.saturating_sub(self.both(second));
-            if left <= most {
+        let mut since = 0_u64;
+        for second in (oldest..=self.newest).rev() {
+            since = since.saturating_add(self.both(second));
+            if since > most {
                 return Duration::from_secs(second + SLOTS).saturating_sub(now);
             }
         }
@@ -175,6 +177,35 @@ mod tests {
         window.add(at(3_500), 5);
         for (most, expected) in [(7, 0), (6, 62_000 - 4_000), (5, 62_000 - 4_000), (4, 64_000 - 4_000), (0, 60_000)] {
             assert_eq!(window.until(at(4_000), most), at(expected), "{most}");
+        }
+    }
+
+    /// The simple version lets one second after another go until little enough is left.
+    #[test]
+    fn g2_until_is_what_letting_seconds_go_would_tell() {
+        for seed in 0..300 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let (mut window, mut now) = (Window::default(), random.u64(0..200_000));
+            window.inherit(at(now), &[(at(random.u64(0..70_000)), random.u64(0..9))]);
+            for _ in 0..random.u32(0..40) {
+                window.add(at(now), random.u64(0..9));
+                now += random.u64(0..6_000);
+            }
+            for most in [0, 1, random.u64(0..50), window.sum(at(now)), u64::MAX] {
+                let mut later = now;
+                while window.counts_at(at(later)) > most {
+                    later = (later / 1_000 + 1) * 1_000;
+                }
+                assert_eq!(window.until(at(now), most), at(later - now), "seed {seed}, {most}");
+            }
+        }
+    }
+
+    impl Window {
+        /// What would count then, if nothing is added.
+        fn counts_at(&self, then: Duration) -> u64 {
+            let oldest = (then.as_secs() + 1).saturating_sub(SLOTS);
+            (oldest..=self.newest).map(|second| self.both(second)).sum()
         }
     }
 

@@ -4,7 +4,7 @@
 //! Asked when a request ends. Touches only its own sets.
 
 use crate::config::Config;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock};
 
@@ -16,8 +16,8 @@ pub(super) const OTHER: &str = "other";
 /// What the config names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    models: HashSet<String>,
-    pub(super) targets: HashSet<String>,
+    models: BTreeSet<String>,
+    pub(super) targets: BTreeSet<String>,
 }
 
 impl Names {
@@ -42,7 +42,7 @@ impl Names {
     }
 }
 
-fn known<'a>(names: &HashSet<String>, name: Option<&'a str>) -> &'a str {
+fn known<'a>(names: &BTreeSet<String>, name: Option<&'a str>) -> &'a str {
     match name {
         Some(name) if names.contains(name) => name,
         Some(_) => OTHER,
@@ -54,7 +54,7 @@ fn known<'a>(names: &HashSet<String>, name: Option<&'a str>) -> &'a str {
 #[derive(Debug)]
 pub(super) struct Keys {
     max: AtomicUsize,
-    seen: RwLock<HashSet<String>>,
+    seen: RwLock<BTreeSet<String>>,
 }
 
 impl Keys {

@@ -211,14 +211,14 @@ impl Entry {
     fn price(&self, part: Part, tier: Option<&Schedule>, input: u64) -> Option<Atto> {
         let mut part = Some(part);
         while let Some(current) = part {
-            let layers = tier
-                .into_iter()
-                .flat_map(|tier| tier.long(input))
-                .chain(self.standard.long(input))
-                .chain(tier.map(|tier| &tier.base))
-                .chain(std::iter::once(&self.standard.base));
-            if let Some(price) = layers.into_iter().find_map(|rates| rates.of(current)) {
-                return Some(price);
+            let of = |rates: &Rates| rates.of(current);
+            let price = tier
+                .and_then(|tier| tier.long(input).find_map(of))
+                .or_else(|| self.standard.long(input).find_map(of))
+                .or_else(|| of(&tier?.base))
+                .or_else(|| of(&self.standard.base));
+            if price.is_some() {
+                return price;
             }
             part = current.parent();
         }
