@@ -223,10 +223,10 @@ fn finish_of(reason: Text<'_>) -> Finish {
 
 /// Notes the usage of a chunk whose tier, outside of that usage, is `tier`.
 pub(super) fn note_usage(meter: &mut Meter, usage: &[u8], tier: Option<Text<'_>>) {
+    let inside = meter.tally.chat(usage, Place::Top);
     if tier.is_none() {
-        meter.note_identity(None, None, super::usage_tier(usage), None);
+        meter.note_identity(None, None, inside, None);
     }
-    meter.tally.chat(usage, Place::Top);
 }
 
 impl Chunk<'_> {

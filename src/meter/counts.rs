@@ -58,6 +58,8 @@ pub(super) struct Report<'a> {
     pub(super) iterations: Option<&'a [u8]>,
     /// The model of an iteration.
     pub(super) model: Option<Text<'a>>,
+    /// The service tier (messages, Mistral).
+    pub(super) tier: Option<Text<'a>>,
 }
 
 impl<'a> Report<'a> {
@@ -66,7 +68,7 @@ impl<'a> Report<'a> {
         let mut report = Self::default();
         let mut flat = Counts::default();
         let counts = &mut report.counts;
-        let (iterations, model) = (&mut report.iterations, &mut report.model);
+        let (iterations, model, tier) = (&mut report.iterations, &mut report.model, &mut report.tier);
         let read = Walker::new(usage).object(|walker, name| match &*name.bytes() {
             b"prompt_tokens" => count(walker, &mut counts.prompt, bad),
             b"completion_tokens" => count(walker, &mut counts.completion, bad),
@@ -93,6 +95,10 @@ impl<'a> Report<'a> {
             }
             b"model" => {
                 *model = walker.string()?;
+                Ok(())
+            }
+            b"service_tier" => {
+                *tier = walker.string()?;
                 Ok(())
             }
             _ => walker.skip().map(drop),

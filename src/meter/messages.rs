@@ -176,10 +176,8 @@ impl<'a> Piece<'a> {
 impl Meter {
     fn note_messages_usage(&mut self, usage: Option<&[u8]>, stage: Stage) {
         let Some(usage) = usage else { return };
-        self.tally.messages(usage, self.model.as_deref(), stage);
-        if let Some(tier) = super::usage_tier(usage) {
-            self.note_identity(None, None, Some(tier), None);
-        }
+        let tier = self.tally.messages(usage, self.model.as_deref(), stage);
+        self.note_identity(None, None, tier, None);
     }
 
     fn note_stop(&mut self, reason: Option<Text<'_>>) -> bool {

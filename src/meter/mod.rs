@@ -139,12 +139,17 @@ impl Meter {
         if span.data_lines == 0 {
             return Facts::default();
         }
-        let mut scratch = std::mem::take(&mut self.scratch);
         let name = bytes.get(span.name.clone()).unwrap_or_default();
-        let facts = self.data(span.payload(bytes, &mut scratch), name);
-        scratch.clear();
-        self.scratch = scratch;
-        self.scratch.shrink_to(MAX_WORD);
+        let facts = if span.data_lines == 1 {
+            self.data(span.payload(bytes, &mut Vec::new()), name)
+        } else {
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let facts = self.data(span.payload(bytes, &mut scratch), name);
+            scratch.clear();
+            scratch.shrink_to(MAX_WORD);
+            self.scratch = scratch;
+            facts
+        };
         self.output_events += u64::from(facts.output);
         facts
     }
@@ -358,17 +363,4 @@ impl Meter {
 /// A word worth keeping: not empty, not absurdly long.
 fn kept(text: Text<'_>) -> Option<Box<str>> {
     text.decoded().filter(|word| !word.is_empty() && word.len() <= MAX_WORD).map(|word| word.into_owned().into())
-}
-
-/// The service tier inside a usage object (messages, Mistral).
-fn usage_tier(usage: &[u8]) -> Option<Text<'_>> {
-    let mut tier = None;
-    let _ = Walker::new(usage).object(|walker, name| {
-        if name.is("service_tier") {
-            tier = walker.string()?;
-            return Ok(());
-        }
-        walker.skip().map(drop)
-    });
-    tier
 }

@@ -50,17 +50,18 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Chat: the last non-null usage, but what it leaves out stays (B172, B175).
-    pub(super) fn chat(&mut self, usage: &[u8], place: Place) {
-        let Some(later) = Report::read(usage, &mut self.bad) else { return };
+    /// Chat: the last non-null usage, but what it leaves out stays (B172, B175). Answers the tier in it.
+    pub(super) fn chat<'a>(&mut self, usage: &'a [u8], place: Place) -> Option<Text<'a>> {
+        let later = Report::read(usage, &mut self.bad)?;
         if place < self.place {
-            return;
+            return later.tier;
         }
         self.place = place;
         if later.counts.has_tokens() {
             self.counts.total = None;
         }
         self.counts = self.counts.merged(later.counts, |earlier, later| later.or(earlier));
+        later.tier
     }
 
     /// A whole chat reply that counts no output and whose total is its input generated nothing (embeddings).
@@ -89,9 +90,9 @@ impl Tally {
         }
     }
 
-    /// Messages: the field-wise maximum, since all are cumulative; `model` is the answer's own.
-    pub(super) fn messages(&mut self, usage: &[u8], model: Option<&str>, stage: Stage) {
-        let Some(later) = Report::read(usage, &mut self.bad) else { return };
+    /// Messages: the field-wise maximum, since all are cumulative; `model` is the answer's own. Answers the tier in it.
+    pub(super) fn messages<'a>(&mut self, usage: &'a [u8], model: Option<&str>, stage: Stage) -> Option<Text<'a>> {
+        let later = Report::read(usage, &mut self.bad)?;
         self.on_top = true;
         self.counts = self.counts.merged(later.counts, Option::max);
         match later.iterations {
@@ -103,6 +104,7 @@ impl Tally {
         if self.stage != Stage::Later && (stage == Stage::Start || later.counts.output.is_some()) {
             self.stage = stage;
         }
+        later.tier
     }
 
     pub(super) fn output_is_placeholder(&self) -> bool {

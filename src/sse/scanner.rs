@@ -200,7 +200,7 @@ impl Scanner {
     /// Reads on from `seen`; answers the lead and where the last whole event ends.
     fn scan(&mut self, buffer: &[u8]) -> (usize, usize) {
         let (lead, mut whole) = self.after_open_cr(buffer);
-        while let Some(found) = memchr2(b'\n', b'\r', buffer.get(self.seen..).unwrap_or_default()) {
+        while let Some(found) = line_len(buffer.get(self.seen..).unwrap_or_default()) {
             let end = self.seen + found;
             let next = self.line_end(buffer, end);
             let blank = self.take_line(buffer, end);
@@ -298,4 +298,12 @@ impl Scanner {
             (Some(LineEnd::Lf) | None, false, false) => b"\n",
         }
     }
+}
+
+/// Where the first line end is. Every event has a blank line, for which no search has to be set up.
+fn line_len(rest: &[u8]) -> Option<usize> {
+    if let Some(b'\n' | b'\r') = rest.first() {
+        return Some(0);
+    }
+    memchr2(b'\n', b'\r', rest)
 }
