@@ -118,7 +118,8 @@ impl Gateway {
             // What the operator passes through goes there.
             Place::Stored(place) => match unrouted(exchange, &path, &method, &key) {
                 Err(Denial::Refused(Reason::UnknownPath)) => {
-                    self.stored(session, exchange, place, key).await.map(Entry::Routed)
+                    // Boxed, as all that is rare: its room would be moved about with every request's.
+                    Box::pin(self.stored(session, exchange, place, key)).await.map(Entry::Routed)
                 }
                 other => other.map(|target| Entry::Unrouted { key, target }),
             },

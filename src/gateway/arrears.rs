@@ -106,7 +106,7 @@ async fn fetch(shared: &Arc<Shared>, live: &Live, route: &Route, choice: &Choice
         }
     }
     let Answer { session, peer, .. } = *body.answer;
-    shared.connections.release(session, &peer).await;
+    shared.connections.done(session, &peer, true).await;
     Ok(whole.freeze())
 }
 

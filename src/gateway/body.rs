@@ -9,7 +9,8 @@ use crate::upstream::decode::Coding;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use pingora_core::protocols::http::client::HttpSession;
-use std::future::{Future, poll_fn};
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -67,34 +68,36 @@ impl Body {
     pub(super) async fn read_tail(self, exchange: &Exchange) {
         let shared = Arc::clone(&exchange.shared);
         let Answer { mut session, peer, .. } = *self.answer;
-        let mut tail = Box::pin(async move {
-            let rest = async {
-                let mut size = 0;
-                while size <= TAIL_BYTES {
-                    match session.read_response_body().await {
-                        Ok(Some(chunk)) => size += chunk.len(),
-                        Ok(None) => return true,
-                        Err(_) => return false,
-                    }
-                }
-                false
-            };
-            if matches!(tokio::time::timeout(TAIL_TIME, rest).await, Ok(true)) {
-                shared.connections.release(session, &peer).await;
-            } else {
-                session.shutdown().await;
-            }
-        });
-        let ready = poll_fn(|context| Poll::Ready(tail.as_mut().poll(context).is_ready())).await;
-        if !ready {
-            tokio::spawn(tail);
+        let mut size = 0;
+        let at_once = {
+            let mut reading = pin!(read_to_end(&mut session, &mut size));
+            poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
+        };
+        if let Poll::Ready(has_ended) = at_once {
+            return shared.connections.done(session, &peer, has_ended).await;
         }
+        tokio::spawn(async move {
+            let read = tokio::time::timeout(TAIL_TIME, read_to_end(&mut session, &mut size)).await;
+            shared.connections.done(session, &peer, read.unwrap_or(false)).await;
+        });
     }
 
     /// Gives the connection up.
     pub(super) async fn abandon(&mut self) {
         self.answer.session.shutdown().await;
     }
+}
+
+/// Whether the body ends within [`TAIL_BYTES`]; `size` of them were read. May be dropped and begun again.
+async fn read_to_end(session: &mut HttpSession, size: &mut usize) -> bool {
+    while *size <= TAIL_BYTES {
+        match session.read_response_body().await {
+            Ok(Some(chunk)) => *size += chunk.len(),
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+    }
+    false
 }
 
 async fn read_chunk(session: &mut HttpSession) -> Result<Option<Bytes>, Failure> {

@@ -4,7 +4,8 @@
 //! [`Exchange::finish`] at the end, or when it is dropped because nobody got that far.
 
 use super::booking::Booking;
-use super::shared::{EndNow, Held, Shared};
+use super::notice::Notice;
+use super::shared::{Held, Shared};
 use super::stored::{StoredCall, Storing};
 use crate::admission::facts::Facts;
 use crate::admission::headers::holds_secret;
@@ -27,7 +28,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::sync::watch;
 use tokio::time::Sleep;
 use uuid::Uuid;
 
@@ -66,7 +66,7 @@ pub struct Exchange {
     /// The web page's origin, if it may call (B3).
     pub origin: Option<HeaderValue>,
     /// Tells when it has to end (C3, G1).
-    pub end_now: watch::Receiver<EndNow>,
+    pub notice: Notice,
     /// Fires at the relay's next wake; re-armed lazily (K5).
     pub timer: Timer,
     /// The attempt whose head is being made, for `upstream_request_filter`.
@@ -200,7 +200,7 @@ impl Exchange {
             storing: Storing::default(),
             over: super::lobby::is_over(),
             origin: None,
-            end_now: shared.end_now.subscribe(),
+            notice: Notice::new(shared.end_now.subscribe()),
             timer: Timer::new(began),
             aim: None,
             upstream_status: None,

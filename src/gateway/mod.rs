@@ -15,6 +15,7 @@ mod failed;
 mod holder;
 mod limits;
 mod lobby;
+mod notice;
 mod pump;
 mod reply;
 mod shared;
@@ -145,7 +146,8 @@ impl ProxyHttp for Gateway {
         }
         let entry = lobby::leave(session, context, entry).await;
         let exchange = present(context)?;
-        let answered = self.answer(session, exchange, entry).await;
+        // HTTP/2. Boxed, so that the others' future has no room for it.
+        let answered = Box::pin(self.answer(session, exchange, entry)).await;
         concluded(exchange, answered).map(|()| true)
     }
 

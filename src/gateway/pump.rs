@@ -5,8 +5,7 @@
 
 use super::Gateway;
 use super::booking;
-use super::exchange::{Admitted, Client, Exchange};
-use super::shared::EndNow;
+use super::exchange::{Client, Exchange};
 use super::stored;
 use crate::admission::cors;
 use crate::ledger::Durability;
@@ -21,7 +20,6 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 
 /// One write to the client (F3, S3).
 const WRITE_BYTES: usize = 16 * 1024;
@@ -62,7 +60,7 @@ impl Gateway {
                 done = &mut work => break Ok(done),
                 () = gone(session, &mut exchange.client.pipelined) => break Err(Break::ClientGone),
                 () = exchange.timer.fired() => Input::Tick,
-                told = told_to_end(&mut exchange.end_now, exchange.admitted.as_deref()) => told,
+                told = poll_fn(|context| exchange.notice.poll(context, exchange.admitted.as_deref())) => told,
             };
             now = Instant::now();
             let Some(relay) = &mut exchange.relay else { continue };
@@ -117,12 +115,13 @@ impl Gateway {
         }
         let written = self.push(session, exchange, &mut bytes, committed).await;
         let to = Instant::now();
-        exchange.client.longest_write = exchange.client.longest_write.max(to.saturating_duration_since(from));
+        let spent = to.saturating_duration_since(from);
+        exchange.client.longest_write = exchange.client.longest_write.max(spent);
         written?;
         if let Some(relay) = &mut exchange.relay {
             relay.wrote(before, to);
         }
-        exchange.waited(from);
+        exchange.record.waited += spent;
         Ok(())
     }
 
@@ -144,8 +143,7 @@ impl Gateway {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(WRITE_BYTES));
             exchange.record.bytes += piece.len() as u64;
-            let written = session.as_downstream_mut().write_response_body(piece, false).await;
-            written.map_err(|error| unwritten(&error))?;
+            write_piece(session, piece).await?;
         }
         Ok(())
     }
@@ -199,6 +197,28 @@ impl Gateway {
     }
 }
 
+/// One write, within `timeouts.client_write`. Pingora would look at its clock for each; this does so
+/// only where the client does not take it at once.
+async fn write_piece(session: &mut Session, piece: Bytes) -> Result<(), Break> {
+    let downstream = session.as_downstream_mut();
+    let limit = downstream.get_write_timeout();
+    downstream.set_write_timeout(None);
+    let written = {
+        let mut writing = pin!(downstream.write_response_body(piece, false));
+        match (poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await, limit) {
+            (Poll::Ready(written), _) => Ok(written),
+            (Poll::Pending, Some(limit)) => tokio::time::timeout(limit, writing).await,
+            (Poll::Pending, None) => Ok(writing.await),
+        }
+    };
+    downstream.set_write_timeout(limit);
+    let Ok(written) = written else {
+        log::debug!("the client takes nothing any more");
+        return Err(Break::ClientGone);
+    };
+    written.map_err(|error| unwritten(&error))
+}
+
 /// K3: the head of a stream whose upstream is still silent.
 fn own_stream_head(session: &Session, exchange: &Exchange) -> pingora_core::Result<ResponseHeader> {
     let mut head = ResponseHeader::build(StatusCode::OK, Some(8))?;
@@ -241,13 +261,6 @@ pub(super) fn frame_by_chunks(session: &Session, head: &mut ResponseHeader) -> p
         head.insert_header(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
     }
     Ok(())
-}
-
-/// Resolves when the request has to end (C3, G1).
-async fn told_to_end(end_now: &mut watch::Receiver<EndNow>, admitted: Option<&Admitted>) -> Input {
-    let told = end_now.wait_for(|end| end.tells(admitted).is_some()).await;
-    // The sender lives as long as the process.
-    told.ok().and_then(|end| end.tells(admitted)).unwrap_or(Input::Drain)
 }
 
 /// Whether the client is looked at before what is waited for: always until its response has begun,

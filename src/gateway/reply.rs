@@ -95,11 +95,7 @@ impl Gateway {
                 looks_like_events(&reply.first)
             }
         };
-        if events {
-            self.events(session, exchange, reply).await
-        } else {
-            Box::pin(self.whole(session, exchange, reply)).await
-        }
+        if events { self.events(session, exchange, reply).await } else { self.whole(session, exchange, reply).await }
     }
 
     /// The next chunk, decoded, within `idle` and the deadline of a whole reply; or what the attempt has come to.
@@ -146,7 +142,7 @@ impl Gateway {
         }
         reply.first = whole.freeze();
         if !reply.body.ended {
-            return self.large(session, exchange, reply).await;
+            return Box::pin(self.large(session, exchange, reply)).await;
         }
         if announced.is_some_and(|length| length != reply.first.len()) {
             return Ok(Tried::failed(Failure::Broken));

@@ -126,10 +126,13 @@ impl Gateway {
     }
 
     /// The clock and the shutdown, between two chunks: an upstream that never pauses keeps them
-    /// out of the pump's select.
+    /// out of the pump's select. Looked at as seldom as the client is.
     async fn overdue(&self, session: &mut Session, exchange: &mut Exchange, now: Instant) -> Result<Next, Break> {
+        if exchange.client.unseen > 0 {
+            return Ok(Next::Wait);
+        }
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
-        let told = exchange.end_now.borrow().tells(exchange.admitted.as_deref());
+        let told = exchange.notice.now(exchange.admitted.as_deref());
         if let Some(told) = told {
             return self.step(session, exchange, told).await;
         }
@@ -184,12 +187,11 @@ impl Gateway {
 async fn read_on(exchange: &mut Exchange, reply: &mut Reply<'_>, limit: Duration) {
     exchange.booking.at_departure = exchange.relay.as_ref().and_then(Relay::delivered).cloned();
     let until = Instant::now() + limit;
-    let mut end_now = exchange.end_now.clone();
     loop {
         let reading = tokio::time::timeout_at(until.into(), reply.body.next());
         let read = tokio::select! {
             biased;
-            _ = end_now.wait_for(|end| end.all) => return,
+            () = exchange.notice.all_end() => return,
             read = reading => read,
         };
         let input = match read {

@@ -196,10 +196,11 @@ impl Relay {
     /// The last write began at `from` and ended at `to`: the time between was spent on the client,
     /// which is nobody's stall (S2).
     pub fn wrote(&mut self, from: Instant, to: Instant) {
+        let spent = to.saturating_duration_since(from);
         self.client.last_write = to;
-        self.gaps.forgive(to.saturating_duration_since(from));
+        self.gaps.forgive(spent);
         if let Some(attempt) = &mut self.attempt {
-            attempt.wrote(to, to.saturating_duration_since(from));
+            attempt.wrote(to, spent);
         }
     }
 

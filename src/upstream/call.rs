@@ -10,13 +10,15 @@ use crate::outcome::Failure;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
 use pingora_core::connectors::ConnectorOptions;
-use pingora_core::connectors::http::Connector;
+use pingora_core::connectors::http::{v1, v2};
 use pingora_core::protocols::http::client::HttpSession;
+use pingora_core::protocols::http::v1::client::HttpSession as Http1;
 use pingora_core::protocols::http::v2::client::PING_TIMEDOUT;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
 use std::future::Future;
+use std::pin::pin;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -30,10 +32,12 @@ const MAX_INFORMATIONAL: usize = 32;
 const POOL_SIZE: usize = 512;
 
 /// The connections to all providers; outlives reloads.
+///
+/// Pingora's two pools side by side, as its own connector has them; but that one's future has room for
+/// a TLS handshake (10 KiB), also where a connection is there already.
 pub struct Connections {
-    pooled: Connector,
-    /// Never gives a used HTTP/1 connection, since everything is released to `pooled` (A11).
-    fresh: Connector,
+    http1: v1::Connector,
+    http2: v2::Connector,
     /// Names and their addresses.
     pub resolver: Resolver,
 }
@@ -92,8 +96,8 @@ impl Connections {
     pub fn new() -> Self {
         let options = ConnectorOptions::new(POOL_SIZE);
         Self {
-            pooled: Connector::new(Some(options.clone())),
-            fresh: Connector::new(Some(options)),
+            http1: v1::Connector::new(Some(options.clone())),
+            http2: v2::Connector::new(Some(options)),
             resolver: Resolver::default(),
         }
     }
@@ -118,7 +122,7 @@ impl Connections {
     /// # Errors
     /// Why there is no head; nothing is left open then.
     pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
-        let (session, peer, reused) = self.connect(&self.pooled, site, timeouts).await?;
+        let (session, peer, reused) = self.connect(site, timeouts, true).await?;
         let lost = match exchange(session, &peer, site, call, timeouts).await {
             Ok((session, sent)) => return Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => lost,
@@ -128,36 +132,56 @@ impl Connections {
             Again::IfPooled if reused => {}
             Again::IfPooled | Again::No => return Err(lost.failure),
         }
-        let (session, peer, _) = self.connect(&self.fresh, site, timeouts).await?;
+        Box::pin(self.call_afresh(site, call, timeouts)).await
+    }
+
+    /// The same once more, on a new connection (A11).
+    async fn call_afresh(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
+        let (session, peer, _) = self.connect(site, timeouts, false).await?;
         match exchange(session, &peer, site, call, timeouts).await {
             Ok((session, sent)) => Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => Err(lost.failure),
         }
     }
 
-    /// Gives a connection back whose answer was read to its end.
-    pub async fn release(&self, session: HttpSession, peer: &HttpPeer) {
-        self.pooled.release_http_session(session, peer, peer.options.idle_timeout).await;
+    /// Gives a connection back whose answer was read to its end, closes another.
+    pub async fn done(&self, mut session: HttpSession, peer: &HttpPeer, has_ended: bool) {
+        if !has_ended {
+            session.shutdown().await;
+            return;
+        }
+        match session {
+            HttpSession::H1(session) => {
+                self.http1.release_http_session(session, peer, peer.options.idle_timeout).await;
+            }
+            HttpSession::H2(session) => self.http2.release_http_session(session, peer, peer.options.idle_timeout),
+            HttpSession::Custom(()) => {}
+        }
     }
 
+    /// A connection, and whether it was used before; with `may_reuse` false it was not.
     async fn connect(
         &self,
-        connector: &Connector,
         site: &Site,
         timeouts: &Timeouts,
+        may_reuse: bool,
     ) -> Result<(HttpSession, HttpPeer, bool), Failure> {
-        let connecting = async {
+        // Pinned here: given to the timeout by value, it would be moved there byte for byte.
+        let connecting = pin!(async {
             let peers = self.peers(site).await?;
             let share = timeouts.connect / u32::try_from(peers.len().max(1)).unwrap_or(1);
             let mut failure = Failure::Connect;
             for peer in peers {
-                match timeout(share, connector.get_http_session(&peer)).await {
-                    Ok(Ok((session, reused))) => {
+                if may_reuse && let Some(session) = self.reused(&peer).await {
+                    return Ok((session, peer, true));
+                }
+                match timeout(share, Box::pin(self.fresh(&peer))).await {
+                    Ok(Ok(session)) => {
                         if let Some(address) = peer._address.as_inet() {
                             let (host, port) = site.way();
                             self.resolver.worked(host, port, *address);
                         }
-                        return Ok((session, peer, reused));
+                        return Ok((session, peer, false));
                     }
                     Ok(Err(error)) => {
                         log::debug!(provider = site.provider.name.as_str(), error:%; "cannot connect");
@@ -167,8 +191,32 @@ impl Connections {
                 }
             }
             Err(failure)
-        };
+        });
         timeout(timeouts.connect, connecting).await.unwrap_or(Err(Failure::ConnectTimeout))
+    }
+
+    /// A connection that lies in a pool: a stream of an HTTP/2 one, where the site may speak it, before
+    /// an HTTP/1.1 one, where it must not.
+    async fn reused(&self, peer: &HttpPeer) -> Option<HttpSession> {
+        let alpn = &peer.options.alpn;
+        if alpn.get_max_http_version() == 2
+            && let Ok(Some(session)) = self.http2.reused_http_session(peer).await
+        {
+            return Some(HttpSession::H2(session));
+        }
+        if alpn.get_min_http_version() == 2 {
+            return None;
+        }
+        self.http1.reused_http_session(peer).await.map(HttpSession::H1)
+    }
+
+    /// A new connection.
+    async fn fresh(&self, peer: &HttpPeer) -> pingora_core::Result<HttpSession> {
+        if peer.options.alpn.get_max_http_version() == 2 {
+            return self.http2.new_http_session(peer).await;
+        }
+        let stream = self.http2.transport().new_stream(peer).await?;
+        Ok(HttpSession::H1(Http1::new_with_options(stream, peer)))
     }
 }
 
@@ -200,7 +248,8 @@ async fn exchange(
         Err(Lost { failure: Failure::Send, .. }) => EARLY_ANSWER,
         Err(_) => Duration::ZERO,
     };
-    let head = match timeout(wait, read_head(&mut session)).await {
+    let reading = timeout(wait, pin!(read_head(&mut session))).await;
+    let head = match reading {
         Ok(Ok(())) => return Ok((session, sent)),
         Ok(Err(error)) => Err(lost_head(&error)),
         Err(_) => Err(Lost { failure: Failure::FirstByte, again: Again::No }),
@@ -233,7 +282,7 @@ async fn send(
 }
 
 async fn step(timeouts: &Timeouts, work: impl Future<Output = pingora_core::Result<()>>) -> Result<(), Lost> {
-    match timeout(timeouts.send, work).await {
+    match timeout(timeouts.send, pin!(work)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => {
             log::debug!(error:%; "sending a request failed");
