@@ -19,6 +19,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 tokio::task_local! {
@@ -75,6 +76,8 @@ pub(super) struct Connections {
     front: Option<Front>,
     /// Turns true when each answer is the last one on its connection: Pingora's own signal comes when all is over.
     leaving: ShutdownWatch,
+    /// [`Self::beat`] was called.
+    beats: AtomicBool,
 }
 
 /// What stands in front of HTTP on a listener with `proxy_protocol`, which Pingora's own TLS would not let through.
@@ -87,7 +90,23 @@ impl Connections {
     #[must_use]
     pub(super) fn new(app: App, shared: Arc<Shared>, front: Option<Front>) -> Self {
         let leaving = shared.leaving.subscribe();
-        Self { app: Arc::new(app), shared, front, leaving }
+        Self { app: Arc::new(app), shared, front, leaving, beats: AtomicBool::new(false) }
+    }
+
+    /// From the first connection on the runtime has a timer that is always near.
+    ///
+    /// Tokio wakes its own driver, by a write and an extra turn, for each timer that is earlier than all
+    /// that it knew when it last slept; a request sets several.
+    fn beat(&self) {
+        const BEAT: Duration = Duration::from_millis(500);
+        if self.beats.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tokio::spawn(async {
+            loop {
+                tokio::time::sleep(BEAT).await;
+            }
+        });
     }
 
     /// Reads the PROXY header, and makes its address the connection's; then TLS.
@@ -115,6 +134,7 @@ impl Connections {
 #[async_trait]
 impl ServerApp for Connections {
     async fn process_new(self: &Arc<Self>, stream: Stream, _: &ShutdownWatch) -> Option<Stream> {
+        self.beat();
         let shutdown = &self.leaving;
         let connection = self.shared.load.connected();
         let one_too_many = self.one_too_many(connection.place);
