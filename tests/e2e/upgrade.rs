@@ -147,13 +147,17 @@ async fn c3_a_process_that_is_stopped_and_continued_hands_over_all_the_same() {
 #[tokio::test]
 async fn c3_requests_of_the_minute_carry_over() {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
-    let weir = Setup::new(&upstream.url()).own_key("rpm: 5").start().await;
+    let weir = Setup::new(&upstream.url()).server("drain_delay: 10ms").own_key("rpm: 5").start().await;
     for _ in 0..3 {
         assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
     }
-    weir.upgrade().await.expect("the first upgrade");
+    // What the old process still lets in while it hands over is counted there alone, so its end is awaited.
+    let first = weir.pid();
+    let second = weir.upgrade().await.expect("the first upgrade");
+    until("the end of the first process", || !is_alive(first)).await;
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
     weir.upgrade().await.expect("the second upgrade");
+    until("the end of the second process", || !is_alive(second)).await;
     assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
     let refused = weir.post(CHAT, CHAT_ASK).await;
     assert_eq!(refused.status(), 429, "{}", refused.text());
