@@ -15,7 +15,7 @@ use crate::owners::Owner;
 use crate::protocol::Endpoint;
 use crate::record::Attempt;
 use crate::route::{Choice, Route};
-use crate::upstream::call::{Answer, Call};
+use crate::upstream::call::Call;
 use crate::upstream::decode::Coding;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
@@ -105,8 +105,7 @@ async fn fetch(shared: &Arc<Shared>, live: &Live, route: &Route, choice: &Choice
             return Err(Failure::TooLarge);
         }
     }
-    let Answer { session, peer, .. } = *body.answer;
-    shared.connections.done(session, &peer, true).await;
+    shared.connections.done(body.answer, true).await;
     Ok(whole.freeze())
 }
 

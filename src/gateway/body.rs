@@ -67,18 +67,19 @@ impl Body {
     /// in the pool by the time the client can ask again.
     pub(super) async fn read_tail(self, exchange: &Exchange) {
         let shared = Arc::clone(&exchange.shared);
-        let Answer { mut session, peer, .. } = *self.answer;
+        let mut answer = self.answer;
         let mut size = 0;
         let at_once = {
-            let mut reading = pin!(read_to_end(&mut session, &mut size));
+            let mut reading = pin!(read_to_end(&mut answer.session, &mut size));
             poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await
         };
         if let Poll::Ready(has_ended) = at_once {
-            return shared.connections.done(session, &peer, has_ended).await;
+            // Boxed: a stream would have room for it all the time that it lasts.
+            return Box::pin(shared.connections.done(answer, has_ended)).await;
         }
         tokio::spawn(async move {
-            let read = tokio::time::timeout(TAIL_TIME, read_to_end(&mut session, &mut size)).await;
-            shared.connections.done(session, &peer, read.unwrap_or(false)).await;
+            let read = tokio::time::timeout(TAIL_TIME, read_to_end(&mut answer.session, &mut size)).await;
+            shared.connections.done(answer, read.unwrap_or(false)).await;
         });
     }
 

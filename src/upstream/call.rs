@@ -145,16 +145,17 @@ impl Connections {
     }
 
     /// Gives a connection back whose answer was read to its end, closes another.
-    pub async fn done(&self, mut session: HttpSession, peer: &HttpPeer, has_ended: bool) {
+    pub async fn done(&self, answer: Box<Answer>, has_ended: bool) {
+        let Answer { mut session, peer, .. } = *answer;
         if !has_ended {
             session.shutdown().await;
             return;
         }
         match session {
             HttpSession::H1(session) => {
-                self.http1.release_http_session(session, peer, peer.options.idle_timeout).await;
+                self.http1.release_http_session(session, &peer, peer.options.idle_timeout).await;
             }
-            HttpSession::H2(session) => self.http2.release_http_session(session, peer, peer.options.idle_timeout),
+            HttpSession::H2(session) => self.http2.release_http_session(session, &peer, peer.options.idle_timeout),
             HttpSession::Custom(()) => {}
         }
     }
