@@ -180,7 +180,7 @@ async fn b3_max_memory_sheds_before_the_kernel_does() {
         }
     })
     .await;
-    assert!(weir.said().contains("max_memory is used up"));
+    until("the log to say so", || weir.said().contains("max_memory is used up")).await;
     let roomy = Setup::new(&upstream.url()).server("max_memory: 64GiB").start().await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(roomy.post(CHAT, CHAT_ASK).await.status(), 200);

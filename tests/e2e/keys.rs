@@ -210,6 +210,7 @@ async fn g1_the_admin_api_makes_changes_and_revokes_keys() {
         let (got, said) = admin(&weir, method, path, &body).await;
         assert_eq!(got, status, "{method} {path} {body}: {said}");
     }
+    until("the audit lines", || weir.said().matches("changed over the admin API").count() >= 3).await;
     let said = weir.said();
     let audit: Vec<_> = said.lines().filter(|line| line.contains("changed over the admin API")).collect();
     assert_eq!(audit.len(), 3, "{audit:?}");

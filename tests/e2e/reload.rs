@@ -226,7 +226,7 @@ async fn c2_what_only_a_restart_changes_is_named_and_stays() {
     assert_eq!(answer.status(), 200, "{}", answer.text());
     assert_eq!(answer.json()["needs_restart"], serde_json::json!(["listen", "server.threads", "ledger.path"]));
     assert_eq!(answer.json()["changed"], serde_json::json!(["server: changed", "ledger: changed"]));
-    assert!(weir.said().contains("restart or upgrade"));
+    until("the log to say so", || weir.said().contains("restart or upgrade")).await;
     assert_eq!(weir.post(CHAT, format!("{{\"model\":\"{}\"}}", "m".repeat(2000))).await.status(), 413);
     let received = weir.post(CHAT, CHAT_ASK).await;
     assert_eq!(received.status(), 200);
