@@ -20,7 +20,6 @@ use crate::route::{Choice, Target, Traits, affinity};
 use crate::upstream::call::{Call, post_head};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -150,12 +149,8 @@ impl Gateway {
             timeouts.first_byte = timeouts.non_stream;
         }
         let shared = Arc::clone(&exchange.shared);
-        // Pinned here: given to the wait by value, it would be moved there byte for byte.
-        let called = {
-            let calling = pin!(shared.connections.call(&target.site, &call, &timeouts));
-            self.wait(session, exchange, calling).await
-        };
-        let answer = match called {
+        let calling = Box::pin(shared.connections.call(&target.site, &call, &timeouts));
+        let answer = match self.wait(session, exchange, calling).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(Failure::FirstByte)) if !admitted.facts.stream => {
                 return Ok(Tried::failed(Failure::NonStream));

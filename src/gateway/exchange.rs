@@ -135,7 +135,7 @@ pub struct Client {
     /// How long the longest write took (M4).
     pub longest_write: Duration,
     /// The head to send before the first byte; Weir's own if the upstream's is not there (K3).
-    pub head: Option<ResponseHeader>,
+    pub head: Option<Box<ResponseHeader>>,
     /// Early bytes of a next request arrived: whether it leaves cannot be told by reading (A9).
     pub pipelined: bool,
     /// Chunks since it was last looked at.

@@ -65,7 +65,8 @@ impl Gateway {
             now = Instant::now();
             let Some(relay) = &mut exchange.relay else { continue };
             let action = relay.on(now, tick);
-            match self.act(session, exchange, action).await {
+            // Boxed: it is rare, and each wait would have room for a write.
+            match Box::pin(self.act(session, exchange, action)).await {
                 Ok(Next::Wait) => {}
                 Ok(next) => break Err(Break::Relay(next)),
                 Err(gone) => break Err(gone),
@@ -136,14 +137,15 @@ impl Gateway {
         if !exchange.client.opened {
             // Before the commit the attempt may still fail, and leaves nothing behind: nor its head (A3, K3).
             let head = exchange.client.head.take().filter(|_| committed);
-            let head = head.map_or_else(|| own_stream_head(session, exchange), Ok);
+            let head = head.map_or_else(|| own_stream_head(session, exchange), |head| Ok(*head));
             let head = head.map_err(|_| Break::ClientGone)?;
             self.open(session, exchange, head).await?;
         }
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(WRITE_BYTES));
             exchange.record.bytes += piece.len() as u64;
-            write_piece(session, piece).await?;
+            let written = session.as_downstream_mut().write_response_body(piece, false).await;
+            written.map_err(|error| unwritten(&error))?;
         }
         Ok(())
     }
@@ -195,28 +197,6 @@ impl Gateway {
             session.as_downstream_mut().set_keepalive(None);
         }
     }
-}
-
-/// One write, within `timeouts.client_write`. Pingora would look at its clock for each; this does so
-/// only where the client does not take it at once.
-async fn write_piece(session: &mut Session, piece: Bytes) -> Result<(), Break> {
-    let downstream = session.as_downstream_mut();
-    let limit = downstream.get_write_timeout();
-    downstream.set_write_timeout(None);
-    let written = {
-        let mut writing = pin!(downstream.write_response_body(piece, false));
-        match (poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await, limit) {
-            (Poll::Ready(written), _) => Ok(written),
-            (Poll::Pending, Some(limit)) => tokio::time::timeout(limit, writing).await,
-            (Poll::Pending, None) => Ok(writing.await),
-        }
-    };
-    downstream.set_write_timeout(limit);
-    let Ok(written) = written else {
-        log::debug!("the client takes nothing any more");
-        return Err(Break::ClientGone);
-    };
-    written.map_err(|error| unwritten(&error))
 }
 
 /// K3: the head of a stream whose upstream is still silent.

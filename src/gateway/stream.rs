@@ -31,7 +31,7 @@ impl Gateway {
     ) -> Result<Tried, Break> {
         exchange.count_stream();
         if !exchange.client.opened {
-            exchange.client.head = stream_head(session, exchange, &reply).ok();
+            exchange.client.head = stream_head(session, exchange, &reply).ok().map(Box::new);
         }
         // Its copy of the upstream's head is of no more use: 2 KiB for as long as the stream lasts.
         if let Ok(bare) = ResponseHeader::build(reply.head.status, Some(0)) {
@@ -84,12 +84,12 @@ impl Gateway {
         }
         loop {
             if !reply.admitted.facts.stream && Instant::now() >= reply.deadline {
-                return self.step(session, exchange, Input::Broken).await;
+                return Box::pin(self.step(session, exchange, Input::Broken)).await;
             }
             let next = match self.wait(session, exchange, reply.body.next()).await {
                 Ok(Ok(Some(chunk))) => self.chunk(session, exchange, chunk).await?,
-                Ok(Ok(None)) => self.step(session, exchange, Input::End).await?,
-                Ok(Err(_)) => self.step(session, exchange, Input::Broken).await?,
+                Ok(Ok(None)) => Box::pin(self.step(session, exchange, Input::End)).await?,
+                Ok(Err(_)) => Box::pin(self.step(session, exchange, Input::Broken)).await?,
                 Err(Break::Relay(next)) => next,
                 Err(gone) => return Err(gone),
             };
@@ -115,12 +115,12 @@ impl Gateway {
         booking::checkpoint(exchange, now);
         if next == Next::Wait && !exchange.held.set(holds, exchange.live.config.server.max_held_bytes) {
             log::warn!(bytes = holds; "max_held_bytes is used up: a stream with a large unfinished event is ended");
-            return self.step(session, exchange, Input::Broken).await;
+            return Box::pin(self.step(session, exchange, Input::Broken)).await;
         }
         let look = exchange.look_at_charge.is_some_and(|at| exchange.record.bytes >= at);
         if next == Next::Wait && look && limits::outgrown(exchange) {
             let cut = Input::GiveUp(Ending::Budget, Outcome::BudgetReached, "budget");
-            return self.step(session, exchange, cut).await;
+            return Box::pin(self.step(session, exchange, cut)).await;
         }
         if next == Next::Wait { self.overdue(session, exchange, now).await } else { Ok(next) }
     }
@@ -134,14 +134,15 @@ impl Gateway {
         let Some(relay) = &exchange.relay else { return Err(Break::ClientGone) };
         let told = exchange.notice.now(exchange.admitted.as_deref());
         if let Some(told) = told {
-            return self.step(session, exchange, told).await;
+            return Box::pin(self.step(session, exchange, told)).await;
         }
         if relay.next_wake() <= now {
-            return self.step(session, exchange, Input::Tick).await;
+            return Box::pin(self.step(session, exchange, Input::Tick)).await;
         }
         Ok(Next::Wait)
     }
 
+    /// Something that happens once in a while: boxed by its callers, so that a stream has no room for it.
     async fn step(&self, session: &mut Session, exchange: &mut Exchange, input: Input) -> Result<Next, Break> {
         let Some(relay) = &mut exchange.relay else { return Err(Break::ClientGone) };
         let action = relay.on(Instant::now(), input);

@@ -254,8 +254,6 @@ const BLOCKING_THREADS: usize = 16;
 fn conf(config: &Config) -> ServerConf {
     ServerConf {
         threads: config.server.threads,
-        // One thread has nobody to steal from.
-        work_stealing: config.server.threads > 1,
         grace_period_seconds: Some(0),
         graceful_shutdown_timeout_seconds: Some(1),
         max_retries: 1,

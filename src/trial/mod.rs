@@ -18,6 +18,7 @@ use crate::upstream::decode::Coding;
 use crate::upstream::site::Site;
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, header};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout_at;
 
@@ -55,7 +56,7 @@ pub fn protocol(model: &Model, target: &Target) -> Protocol {
 /// Sends one request to one target, with one of its provider's keys, and reads the answer, within the model's timeouts.
 pub async fn run(
     connections: &Connections,
-    site: &Site,
+    site: &Arc<Site>,
     target: &Target,
     model: &Model,
     protocol: Protocol,
@@ -90,7 +91,7 @@ impl Reading<'_> {
     async fn attempt(
         &mut self,
         connections: &Connections,
-        site: &Site,
+        site: &Arc<Site>,
         target: &Target,
         trial: &mut Trial,
     ) -> Result<(), Failure> {

@@ -18,7 +18,9 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 
@@ -61,8 +63,9 @@ pub struct Call {
 pub struct Answer {
     /// Where the body comes from.
     pub session: HttpSession,
-    /// For the way back to the pool.
-    pub peer: HttpPeer,
+    /// For the way back to the pool; the peer itself is larger, and made again then.
+    site: Arc<Site>,
+    address: Option<SocketAddr>,
     /// The last byte of the request was sent.
     pub sent: Instant,
 }
@@ -70,6 +73,13 @@ pub struct Answer {
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Answer").field("sent", &self.sent).finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    fn of(session: HttpSession, sent: Instant, site: &Arc<Site>, peer: &HttpPeer) -> Box<Self> {
+        let address = peer._address.as_inet().copied();
+        Box::new(Self { session, site: Arc::clone(site), address, sent })
     }
 }
 
@@ -121,10 +131,10 @@ impl Connections {
     ///
     /// # Errors
     /// Why there is no head; nothing is left open then.
-    pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
+    pub async fn call(&self, site: &Arc<Site>, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
         let (session, peer, reused) = self.connect(site, timeouts, true).await?;
         let lost = match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => return Ok(Box::new(Answer { session, peer, sent })),
+            Ok((session, sent)) => return Ok(Answer::of(session, sent, site, &peer)),
             Err(lost) => lost,
         };
         match lost.again {
@@ -136,21 +146,22 @@ impl Connections {
     }
 
     /// The same once more, on a new connection (A11).
-    async fn call_afresh(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
+    async fn call_afresh(&self, site: &Arc<Site>, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
         let (session, peer, _) = self.connect(site, timeouts, false).await?;
         match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => Ok(Box::new(Answer { session, peer, sent })),
+            Ok((session, sent)) => Ok(Answer::of(session, sent, site, &peer)),
             Err(lost) => Err(lost.failure),
         }
     }
 
     /// Gives a connection back whose answer was read to its end, closes another.
     pub async fn done(&self, answer: Box<Answer>, has_ended: bool) {
-        let Answer { mut session, peer, .. } = *answer;
-        if !has_ended {
+        let Answer { mut session, site, address, .. } = *answer;
+        let peer = address.filter(|_| has_ended).map(|address| site.peer(address));
+        let Some(peer) = peer else {
             session.shutdown().await;
             return;
-        }
+        };
         match session {
             HttpSession::H1(session) => {
                 self.http1.release_http_session(session, &peer, peer.options.idle_timeout).await;
