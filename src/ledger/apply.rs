@@ -12,6 +12,7 @@ use super::{Correction, Settlement, Terms};
 use crate::outcome::Outcome;
 use crate::protocol::Endpoint;
 use rusqlite::{CachedStatement, OptionalExtension, Statement, Transaction};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use uuid::Uuid;
 
@@ -92,6 +93,8 @@ impl<'t> Apply<'t> {
     pub(super) fn message(&mut self, message: &Message) -> rusqlite::Result<bool> {
         match message {
             Message::Open { row, .. } => self.open(row)?,
+            // Of a request that has ended meanwhile it would be overwritten at once.
+            Message::Checkpoint { way, .. } if way.end.load(Ordering::Acquire) => {}
             Message::Checkpoint { id, checkpoint, .. } => self.checkpoint(*id, checkpoint)?,
             Message::Settle { settlement, .. } => self.settle(settlement)?,
             Message::Abandon(id) => recovery::settle_open(self, &id.to_string(), Outcome::Internal, "dropped")?,
@@ -100,7 +103,7 @@ impl<'t> Apply<'t> {
             Message::Shipped { settled, corrections } => {
                 self.transaction.prepare_cached(SHIPPED)?.execute([settled, corrections])?;
             }
-            Message::Close => {}
+            Message::Hurry | Message::Close => {}
         }
         Ok(true)
     }

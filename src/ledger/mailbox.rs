@@ -24,7 +24,7 @@ pub(super) enum Message {
     /// A new row.
     Open { row: Box<OpenRow>, committed: Option<oneshot::Sender<Result<(), String>>> },
     /// It got further.
-    Checkpoint { id: Uuid, checkpoint: Box<Checkpoint>, arrived: Arc<AtomicBool> },
+    Checkpoint { id: Uuid, checkpoint: Box<Checkpoint>, way: Arc<Way> },
     /// It ended.
     Settle { settlement: Box<Settlement>, committed: Option<oneshot::Sender<bool>> },
     /// Its ticket was dropped.
@@ -33,6 +33,8 @@ pub(super) enum Message {
     Cancel(Uuid),
     /// A settled row was wrong.
     Correct { correction: Box<Correction>, committed: oneshot::Sender<Result<(), String>> },
+    /// Somebody has begun to wait for a row that was opened before.
+    Hurry,
     /// The sink is this far.
     Shipped { settled: i64, corrections: i64 },
     /// Write all and stop.
@@ -40,15 +42,25 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Somebody waits for its commit.
+    /// Somebody waits for its commit. For a row that was opened nobody does before there is content.
     pub(super) const fn is_urgent(&self) -> bool {
         match self {
-            Self::Open { committed, .. } => committed.is_some(),
             Self::Settle { committed, .. } => committed.is_some(),
-            Self::Correct { .. } | Self::Close => true,
-            Self::Checkpoint { .. } | Self::Abandon(_) | Self::Cancel(_) | Self::Shipped { .. } => false,
+            Self::Hurry | Self::Correct { .. } | Self::Close => true,
+            Self::Open { .. } | Self::Checkpoint { .. } | Self::Abandon(_) | Self::Cancel(_) | Self::Shipped { .. } => {
+                false
+            }
         }
     }
+}
+
+/// How far a request's messages are, known to both ends.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    /// A checkpoint is on its way to the writer.
+    pub(super) checkpoint: AtomicBool,
+    /// Its end is on its way, and will say more than a checkpoint.
+    pub(super) end: AtomicBool,
 }
 
 /// Cumulative counters of the writer.

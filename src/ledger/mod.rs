@@ -217,7 +217,7 @@ impl Ledger {
             return Err(Refused::Closed);
         }
         let ticket = Ticket::new(id, Arc::clone(mailbox), config.durability);
-        Ok((ticket, Durable { committed: wait, on_failure: config.on_failure }))
+        Ok((ticket, Durable { mailbox: Arc::clone(mailbox), committed: wait, on_failure: config.on_failure }))
     }
 
     /// Back-pressure: waits while too much is on its way to the disk.

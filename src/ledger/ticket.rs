@@ -5,15 +5,16 @@
 use super::Terms;
 use super::billing::{self, Bill, Facts};
 use super::config::{Durability, OnFailure};
-use super::mailbox::{Mailbox, Message};
+use super::mailbox::{Mailbox, Message, Way};
 use super::price::{Money, Sale, Tier};
 use crate::meter::usage::{Source, Usage};
 use crate::protocol::Endpoint;
 use crate::record::Record;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::TryRecvError;
 use uuid::Uuid;
 
 /// What is known before the attempt; enough to settle the row if everything else is lost.
@@ -126,9 +127,10 @@ pub struct Aside {
 #[error("the open row is not durable: {0}")]
 pub struct NotDurable(pub String);
 
-/// Resolves when the open row is on disk.
+/// Resolves when the open row is on disk. Until somebody waits it may take its time (20 ms).
 #[derive(Debug)]
 pub struct Durable {
+    pub(super) mailbox: Arc<Mailbox>,
     /// `None`: nothing to wait for (`on_failure: serve` while the ledger is broken).
     pub(super) committed: Option<oneshot::Receiver<Result<(), String>>>,
     pub(super) on_failure: OnFailure,
@@ -137,13 +139,19 @@ pub struct Durable {
 impl Durable {
     /// Waits. An error means: refuse with 503 and [`Ticket::cancel`], unless content is out already.
     pub async fn wait(self) -> Result<(), NotDurable> {
-        let Some(committed) = self.committed else { return Ok(()) };
-        match committed.await {
-            Ok(Ok(())) => Ok(()),
+        let Some(mut committed) = self.committed else { return Ok(()) };
+        let known = committed.try_recv();
+        let committed = if let Err(TryRecvError::Empty) = known {
+            self.mailbox.send(Message::Hurry);
+            committed.await.ok()
+        } else {
+            known.ok()
+        };
+        match committed.unwrap_or_else(|| Err("the writer has stopped".to_owned())) {
+            Ok(()) => Ok(()),
             // Its row waits in memory.
-            Ok(Err(_)) if self.on_failure == OnFailure::Serve => Ok(()),
-            Ok(Err(cause)) => Err(NotDurable(cause)),
-            Err(_) => Err(NotDurable("the writer has stopped".to_owned())),
+            Err(_) if self.on_failure == OnFailure::Serve => Ok(()),
+            Err(cause) => Err(NotDurable(cause)),
         }
     }
 }
@@ -180,14 +188,13 @@ pub struct Ticket {
     mailbox: Arc<Mailbox>,
     /// As configured when the request began.
     durability: Durability,
-    /// A checkpoint is on its way to the writer.
-    under_way: Arc<AtomicBool>,
+    way: Arc<Way>,
     done: bool,
 }
 
 impl Ticket {
     pub(super) fn new(id: Uuid, mailbox: Arc<Mailbox>, durability: Durability) -> Self {
-        Self { id, mailbox, durability, under_way: Arc::new(AtomicBool::new(false)), done: false }
+        Self { id, mailbox, durability, way: Arc::default(), done: false }
     }
 
     /// The request's id.
@@ -198,11 +205,11 @@ impl Ticket {
 
     /// Notes how far the request is. Cheap; skipped while the one before is still on its way.
     pub fn checkpoint(&self, checkpoint: Checkpoint) {
-        if self.under_way.swap(true, Ordering::AcqRel) {
+        if self.way.checkpoint.swap(true, Ordering::AcqRel) {
             return;
         }
-        let arrived = Arc::clone(&self.under_way);
-        self.mailbox.send(Message::Checkpoint { id: self.id, checkpoint: Box::new(checkpoint), arrived });
+        let way = Arc::clone(&self.way);
+        self.mailbox.send(Message::Checkpoint { id: self.id, checkpoint: Box::new(checkpoint), way });
     }
 
     /// Settles. Never blocks; waiting for the answer is only for `durability: strict`.
@@ -217,6 +224,7 @@ impl Ticket {
                 (Some(committed), Some(wait))
             }
         };
+        self.way.end.store(true, Ordering::Release);
         self.mailbox.send(Message::Settle { settlement: Box::new(settlement), committed });
         Settled { committed: wait }
     }

@@ -3,9 +3,10 @@
 //! Started by `Ledger::open`, ended by `Ledger::close`. Touches the database; wakes whoever waits.
 //!
 //! A commit costs a disk flush, so it takes all that lies in the queue. What nobody waits for may
-//! lie there for [`GATHER`]; an opening is written at once, but never sooner than [`PACE`] after the
-//! commit before, so that a busy gateway shares its flushes and an idle one answers immediately.
-//! Meanwhile it sleeps, and only what changes when it commits wakes it.
+//! lie there for [`GATHER`], also an opening: most models think longer. Once somebody waits it is
+//! written at once, but never sooner than [`PACE`] after the commit before, so that a busy gateway
+//! shares its flushes and an idle one answers immediately. Meanwhile it sleeps, and only what
+//! changes when it commits wakes it.
 
 use super::apply::{Apply, Done};
 use super::bell::Hears;
@@ -21,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// L1 lets a settled row wait 20 ms for its commit to begin; for [`PACE`] of that it may lie unseen.
+/// L1 lets a row wait 20 ms for its commit to begin; for [`PACE`] of that it may lie unseen.
 const GATHER: Duration = Duration::from_millis(17);
 /// Far below any model's time to its first token, and at most 333 flushes a second.
 const PACE: Duration = Duration::from_millis(3);
@@ -101,6 +102,11 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return Next::Close,
                 Err(RecvTimeoutError::Timeout) => return if batch.is_empty() { Next::Idle } else { Next::Commit },
             };
+            if matches!(message, Message::Hurry) && (broken || batch.is_empty()) {
+                // What is waited for was answered just now.
+                self.mailbox.pending.fetch_sub(1, Ordering::AcqRel);
+                continue;
+            }
             if broken {
                 // Sent before it was known: nobody waits for the next try.
                 refuse(&mut message, "the ledger cannot be written");
@@ -157,10 +163,11 @@ impl Writer {
         self.mailbox.pending.fetch_sub(1, Ordering::AcqRel);
         match message {
             Message::Settle { settlement, .. } => self.mailbox.lose(&settlement),
-            Message::Checkpoint { arrived, .. } => arrived.store(false, Ordering::Release),
+            Message::Checkpoint { way, .. } => way.checkpoint.store(false, Ordering::Release),
             Message::Open { .. }
             | Message::Abandon(_)
             | Message::Cancel(_)
+            | Message::Hurry
             | Message::Shipped { .. }
             | Message::Correct { .. }
             | Message::Close => {}
@@ -294,7 +301,7 @@ fn answer(message: Message, known: bool) {
         Message::Settle { committed: Some(committed), .. } => {
             let _ = committed.send(true);
         }
-        Message::Checkpoint { arrived, .. } => arrived.store(false, Ordering::Release),
+        Message::Checkpoint { way, .. } => way.checkpoint.store(false, Ordering::Release),
         Message::Correct { correction, committed } => {
             let unknown = || format!("no settled request {}", correction.request_id);
             drop(committed.send(if known { Ok(()) } else { Err(unknown()) }));
@@ -303,6 +310,7 @@ fn answer(message: Message, known: bool) {
         | Message::Settle { .. }
         | Message::Abandon(_)
         | Message::Cancel(_)
+        | Message::Hurry
         | Message::Shipped { .. }
         | Message::Close => {}
     }
@@ -324,6 +332,7 @@ fn refuse(message: &mut Message, cause: &str) {
         Message::Checkpoint { .. }
         | Message::Abandon(_)
         | Message::Cancel(_)
+        | Message::Hurry
         | Message::Shipped { .. }
         | Message::Correct { .. }
         | Message::Close => {}

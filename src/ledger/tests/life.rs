@@ -39,6 +39,36 @@ async fn l1_one_row_for_a_settled_request() {
 }
 
 #[tokio::test]
+async fn l1_an_opening_is_written_before_anybody_waits_and_at_once_when_somebody_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weir.db");
+    let ledger = open(&config(&path));
+    let (first, durable) = ledger.begin(row(Uuid::now_v7())).await.unwrap();
+    until("the row is on disk", || ask(&path, "SELECT count(*) FROM open") == "1").await;
+    durable.wait().await.unwrap();
+    let (second, durable) = ledger.begin(row(Uuid::now_v7())).await.unwrap();
+    durable.wait().await.unwrap();
+    assert_eq!(ask(&path, "SELECT count(*) FROM open"), "2");
+    first.cancel();
+    second.cancel();
+}
+
+#[tokio::test]
+async fn l1_a_checkpoint_of_a_request_that_has_ended_says_no_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("weir.db");
+    let ledger = open(&config(&path));
+    let id = Uuid::now_v7();
+    let (ticket, durable) = ledger.begin(row(id)).await.unwrap();
+    durable.wait().await.unwrap();
+    ticket.checkpoint(Checkpoint { output_events: 1, usage: usage(7, 7), ..Checkpoint::default() });
+    ticket.settle(settled(id, 10, 4));
+    ledger.close();
+    assert_eq!(ask(&path, "SELECT request_id, input, output FROM records"), format!("{id} 10 4"));
+    assert_eq!(ask(&path, "SELECT count(*) FROM open"), "0");
+}
+
+#[tokio::test]
 async fn l1_strict_settles_are_on_disk_when_they_say_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.db");
