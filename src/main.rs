@@ -109,7 +109,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Serve { config, upgrade } => {
-            memory::goes_back();
+            memory::in_small_pages();
             let (loaded, source) = load(&config)?;
             serve(&loaded, Some(source), upgrade)
         }
@@ -120,7 +120,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Demo { listen, admin } => {
-            memory::goes_back();
+            memory::in_small_pages();
             demo(listen, admin)
         }
         Command::Usage(usage) => commands::usage(usage),

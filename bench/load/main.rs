@@ -29,6 +29,10 @@ mod wire;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// As Weir has it, so that stock Pingora is measured with the same one.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
