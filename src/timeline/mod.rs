@@ -1,7 +1,7 @@
 //! The timelines of the last requests, without content, in a ring of fixed size (M4).
 //!
-//! Filled by the gateway, once per request at its end; read by the admin API. Touches only its own slots: no lock, so
-//! that no request waits for a reader.
+//! Filled by the gateway, once per request at its end; read by the admin API. Touches only its own slots: each has a lock
+//! of its own, held for the time of a pointer's copy (a swap without locks looks for readers in every thread).
 
 pub mod brief;
 #[cfg(test)]
@@ -10,9 +10,9 @@ pub mod verdict;
 
 use crate::ledger::money::Nano;
 use crate::record::Record;
-use arc_swap::{ArcSwap, ArcSwapOption};
-use std::sync::Arc;
+use arc_swap::ArcSwap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -57,10 +57,14 @@ pub struct Timelines(ArcSwap<Ring>);
 
 #[derive(Debug)]
 struct Ring {
-    slots: Box<[ArcSwapOption<Timeline>]>,
+    slots: Box<[Slot]>,
     /// Where the next one goes, not wrapped.
     next: AtomicUsize,
 }
+
+/// Room for one.
+#[derive(Debug, Default)]
+struct Slot(Mutex<Option<Arc<Timeline>>>);
 
 impl Timelines {
     /// A ring for `keep` requests; 0: nothing is kept.
@@ -97,28 +101,38 @@ impl Timelines {
         let ring = self.0.load();
         let (count, next) = (ring.slots.len(), ring.next.load(Ordering::Acquire));
         let newest_first = (1..=count).filter_map(|back| next.checked_sub(back));
-        newest_first.filter_map(|at| ring.slots.get(at.checked_rem(count)?)?.load_full()).collect()
+        newest_first.filter_map(|at| ring.slots.get(at.checked_rem(count)?)?.kept()).collect()
     }
 
     /// That of one request.
     #[must_use]
     pub fn find(&self, id: Uuid) -> Option<Arc<Timeline>> {
         let ring = self.0.load();
-        let is_it = |slot: &&ArcSwapOption<Timeline>| slot.load().as_ref().is_some_and(|kept| kept.record.id == id);
-        ring.slots.iter().find(is_it).and_then(ArcSwapOption::load_full)
+        ring.slots.iter().filter_map(Slot::kept).find(|kept| kept.record.id == id)
+    }
+}
+
+impl Slot {
+    fn kept(&self) -> Option<Arc<Timeline>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The one before, which is dropped outside of the lock.
+    fn replace(&self, timeline: Arc<Timeline>) -> Option<Arc<Timeline>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).replace(timeline)
     }
 }
 
 impl Ring {
     fn new(keep: usize) -> Self {
-        let slots = (0..keep).map(|_| ArcSwapOption::empty()).collect();
+        let slots = (0..keep).map(|_| Slot::default()).collect();
         Self { slots, next: AtomicUsize::new(0) }
     }
 
     fn push(&self, timeline: Arc<Timeline>) {
         let at = self.next.fetch_add(1, Ordering::AcqRel);
         if let Some(slot) = at.checked_rem(self.slots.len()).and_then(|at| self.slots.get(at)) {
-            slot.store(Some(timeline));
+            drop(slot.replace(timeline));
         }
     }
 }
