@@ -167,7 +167,7 @@ fn succession(
     state: &Arc<AdminState>,
     sockets: &Arc<Sockets>,
 ) -> (Drain, Option<Arc<Incumbent>>) {
-    let successor = tokio::sync::watch::Sender::new(0);
+    let (successor, asking) = (tokio::sync::watch::Sender::new(0), Arc::default());
     let drain = Drain {
         shared: Arc::clone(shared),
         state: Arc::clone(state),
@@ -175,11 +175,21 @@ fn succession(
         closing: tokio::sync::watch::Sender::new(false),
         closing_admin: tokio::sync::watch::Sender::new(false),
         successor: successor.subscribe(),
+        asking: Arc::clone(&asking),
     };
     let incumbent = source.zip(std::env::current_exe().ok()).map(|(source, program)| {
         let (shared, sockets) = (Arc::clone(shared), Arc::clone(sockets));
         let socket = config.upgrade_socket();
-        Arc::new(Incumbent { shared, sockets, successor, socket, source, program, busy: AtomicBool::new(false) })
+        Arc::new(Incumbent {
+            shared,
+            sockets,
+            successor,
+            socket,
+            source,
+            program,
+            busy: AtomicBool::new(false),
+            asking,
+        })
     });
     (drain, incumbent)
 }

@@ -11,7 +11,7 @@ use crate::gateway::Shared;
 use async_trait::async_trait;
 use pingora_core::server::{ShutdownSignal, ShutdownSignalWatch};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -32,6 +32,8 @@ pub(super) struct Drain {
     pub(super) closing_admin: watch::Sender<bool>,
     /// The process that has taken over; 0: none.
     pub(super) successor: watch::Receiver<u32>,
+    /// Those who asked for it and have no answer yet.
+    pub(super) asking: Arc<AtomicUsize>,
 }
 
 /// SIGTERM and SIGINT.
@@ -112,6 +114,9 @@ impl Drain {
             // Clients with an idle connection use it once more, or notice.
             tokio::time::sleep(times.drain_delay).await;
             self.drained().await;
+            while self.asking.load(Ordering::Acquire) > 0 {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
         };
         tokio::select! {
             _ = tokio::time::timeout(times.upgrade_drain, finished) => {}

@@ -16,7 +16,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -40,6 +40,24 @@ pub(super) struct Incumbent {
     pub(super) program: PathBuf,
     /// A new process is taking over.
     pub(super) busy: AtomicBool,
+    /// Those who asked for an upgrade and have no answer yet.
+    pub(super) asking: Arc<AtomicUsize>,
+}
+
+/// One who waits for an answer.
+struct Asking<'a>(&'a AtomicUsize);
+
+impl<'a> Asking<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl Incumbent {
@@ -107,6 +125,7 @@ impl Incumbent {
                 Ok(())
             }
             Word::Upgrade => {
+                let _asking = Asking::new(&self.asking);
                 let answer = match self.start_successor() {
                     Ok(pid) => Word::Upgraded { pid, old: std::process::id(), running: self.running() },
                     Err(reason) => {

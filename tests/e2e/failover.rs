@@ -268,6 +268,7 @@ async fn b185_stream_options_refused_once_are_left_out_and_that_is_remembered() 
         let received = weir.post(CHAT, CHAT_ASK).await;
         assert_eq!((received.status(), received.text()), (200, chat_seen()));
         assert_eq!(upstream.count(), asked, "only the first time it is asked twice");
+        weir.record(received.id()).await; // remembered when all is over
     }
     // A client that asks for usage itself gets the upstream's answer.
     assert_eq!(weir.post(CHAT, CHAT_ASK_USAGE).await.status(), 400);
