@@ -10,7 +10,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 mod tests;
 
 /// Up, by name (F8).
-const UP: [HeaderName; 7] = [
+static UP: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::ACCEPT,
     header::USER_AGENT,
@@ -34,7 +34,7 @@ const ACCOUNT_PREFIXES: [&str; 6] = [
 ];
 
 /// Down, by name (F7).
-const DOWN: [HeaderName; 6] = [
+static DOWN: [HeaderName; 6] = [
     header::CONTENT_TYPE,
     header::RETRY_AFTER,
     HeaderName::from_static("retry-after-ms"),
@@ -48,7 +48,7 @@ const LIMIT_PREFIXES: [&str; 2] = ["x-ratelimit-", "anthropic-ratelimit-"];
 
 /// Of one connection (RFC 9110, 7.6.1) or of the framing, which Weir makes itself: they pass in
 /// neither direction, whatever the operator allows (B253, B256, B257).
-const FRAMING: [HeaderName; 13] = [
+static FRAMING: [HeaderName; 13] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -66,7 +66,7 @@ const FRAMING: [HeaderName; 13] = [
 
 /// Never down, whatever the operator passes: an upstream's place (B112) and what it wants to
 /// remember of one client or ask of Weir's own key.
-const NEVER_DOWN: [HeaderName; 5] = [
+static NEVER_DOWN: [HeaderName; 5] = [
     header::LOCATION,
     HeaderName::from_static("content-location"),
     header::SET_COOKIE,

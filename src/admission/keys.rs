@@ -21,7 +21,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Every header that carries or may carry a client's credential. None of them ever goes up
 /// (F8, B260), whatever the operator allows.
-pub const CREDENTIAL_HEADERS: [HeaderName; 10] = [
+pub static CREDENTIAL_HEADERS: [HeaderName; 10] = [
     AUTHORIZATION,
     X_API_KEY,
     HeaderName::from_static("api-key"),

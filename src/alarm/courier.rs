@@ -90,7 +90,7 @@ impl Courier {
             };
             let authority = HeaderValue::from_str(&webhook.authority());
             let authority = authority.map_err(|_| Undelivered::Network("bad host".to_owned()))?;
-            let head = post_head(webhook.target.expose(), body.len(), authority, &HeaderMap::new())?;
+            let head = post_head(webhook.target.expose(), body.len(), authority, HeaderMap::new())?;
             session.write_request_header(Box::new(head)).await?;
             session.write_request_body(body, true).await?;
             session.finish_request_body().await?;

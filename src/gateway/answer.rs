@@ -15,9 +15,9 @@ use crate::refusal::Reason;
 use crate::switches::Switch;
 use crate::upstream::site::Site;
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use pingora_core::Error;
-use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Gateway {
         extra: &[(HeaderName, HeaderValue)],
         body: Bytes,
     ) -> Result<(), Break> {
-        let head = json_head(exchange, status, extra, body.len()).map_err(|_| Break::ClientGone)?;
+        let head = json_head(exchange, status, extra, body.len());
         self.open(session, exchange, head).await?;
         exchange.record.bytes += body.len() as u64;
         let body = if session.req_header().method == http::Method::HEAD { Bytes::new() } else { body };
@@ -66,12 +66,11 @@ impl Gateway {
     pub(super) async fn preflight(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Break> {
         exchange.conclude(Outcome::Completed, "preflight");
         let asked = session.req_header().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned();
-        let head = ResponseHeader::build(StatusCode::NO_CONTENT, Some(10)).and_then(|mut head| {
-            cors::preflight(&mut head, asked)?;
-            id_headers(exchange, &mut head)?;
-            Ok(head)
-        });
-        self.open(session, exchange, head.map_err(|_| Break::ClientGone)?).await?;
+        let mut head = Response::new(());
+        *head.status_mut() = StatusCode::NO_CONTENT;
+        cors::preflight(head.headers_mut(), asked);
+        id_headers(exchange, head.headers_mut());
+        self.open(session, exchange, head).await?;
         self.close(session).await
     }
 
@@ -105,21 +104,17 @@ impl Gateway {
     }
 }
 
-fn json_head(
-    exchange: &Exchange,
-    status: u16,
-    extra: &[(HeaderName, HeaderValue)],
-    length: usize,
-) -> pingora_core::Result<ResponseHeader> {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut head = ResponseHeader::build(status, Some(extra.len() + 4))?;
-    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))?;
+fn json_head(exchange: &Exchange, status: u16, extra: &[(HeaderName, HeaderValue)], length: usize) -> Response<()> {
+    let mut head = Response::new(());
+    *head.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = head.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     for (name, value) in extra {
-        head.insert_header(name.clone(), value.clone())?;
+        headers.insert(name.clone(), value.clone());
     }
-    head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
-    id_headers(exchange, &mut head)?;
-    Ok(head)
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    id_headers(exchange, headers);
+    head
 }
 
 fn openai_model(name: &str) -> Value {

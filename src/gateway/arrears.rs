@@ -83,7 +83,7 @@ async fn fetch(shared: &Arc<Shared>, live: &Live, route: &Route, choice: &Choice
     let mut headers = HeaderMap::new();
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
     headers.insert(header::USER_AGENT, HeaderValue::from_static(concat!("weir/", env!("CARGO_PKG_VERSION"))));
-    let head = stored::head(&StoredCall::fetch(id), target, None, 0, &headers);
+    let head = stored::head(&StoredCall::fetch(id), target, None, 0, headers);
     let mut head = head.map_err(|_| Failure::Connect)?;
     target.site.authorize(choice.account, &mut head).map_err(|_| Failure::Connect)?;
     let call = Call { head, body: Vec::new() };

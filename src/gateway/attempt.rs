@@ -193,7 +193,7 @@ impl Gateway {
             let from = session.req_header();
             let up = headers::up(&from.headers, &target.site.provider.allow_headers);
             let body: Vec<_> = Some(exchange.body.clone()).filter(|body| !body.is_empty()).into_iter().collect();
-            let mut head = stored::head(stored, target, from.uri.query(), edit::total_len(&body), &up)?;
+            let mut head = stored::head(stored, target, from.uri.query(), edit::total_len(&body), up)?;
             super::head_up(session, &mut head, exchange)?;
             return Ok(Call { head, body });
         }
@@ -203,7 +203,7 @@ impl Gateway {
         let from = session.req_header();
         let path = site.path(admitted.endpoint, from.uri.query());
         let up = headers::up(&from.headers, &site.provider.allow_headers);
-        let mut head = post_head(&path, edit::total_len(&body), site.authority(), &up)?;
+        let mut head = post_head(&path, edit::total_len(&body), site.authority(), up)?;
         super::head_up(session, &mut head, exchange)?;
         Ok(Call { head, body })
     }

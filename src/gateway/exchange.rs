@@ -22,8 +22,7 @@ use crate::relay::{self, Next, Relay};
 use crate::route::{Route, Target};
 use crate::timeline::{Gap, Sight};
 use bytes::Bytes;
-use http::HeaderValue;
-use pingora_http::ResponseHeader;
+use http::{HeaderValue, Response};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -135,7 +134,7 @@ pub struct Client {
     /// How long the longest write took (M4).
     pub longest_write: Duration,
     /// The head to send before the first byte; Weir's own if the upstream's is not there (K3).
-    pub head: Option<Box<ResponseHeader>>,
+    pub head: Option<Box<Response<()>>>,
     /// Early bytes of a next request arrived: whether it leaves cannot be told by reading (A9).
     pub pipelined: bool,
     /// Chunks since it was last looked at.

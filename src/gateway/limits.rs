@@ -10,14 +10,13 @@ use crate::ledger::billing::{Basis, Bill};
 use crate::ledger::estimate::{self, Delivered};
 use crate::ledger::money::Nano;
 use crate::ledger::price::{Sale, Tier};
-use crate::limit::{Ask, Claim, Gauge, Gauges, Grant, Refused};
+use crate::limit::{Ask, Claim, Gauges, Grant, Refused};
 use crate::meter::Meter;
 use crate::meter::usage::{ABSURD, Source, Usage};
 use crate::protocol::Protocol;
 use crate::refusal::{Limited, Reason};
 use crate::route::Target;
-use http::{HeaderName, HeaderValue};
-use pingora_http::ResponseHeader;
+use http::{HeaderMap, HeaderValue};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -119,31 +118,56 @@ pub(super) fn outgrown(exchange: &mut Exchange) -> bool {
 }
 
 /// G3: what is left of the minute, by the names that the client's SDK knows.
-pub(super) fn headers(gauges: &Gauges, protocol: Protocol, now: SystemTime, head: &mut ResponseHeader) {
-    let parts = [("requests", gauges.requests), ("tokens", gauges.tokens)];
-    for (what, gauge) in parts.into_iter().filter_map(|(what, gauge)| Some((what, gauge?))) {
-        for (name, value) in lines(what, &gauge, protocol, now) {
-            let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), HeaderValue::try_from(value)) else { continue };
-            let _made_of_words_and_digits = head.insert_header(name, value);
+pub(super) fn headers(gauges: &Gauges, protocol: Protocol, now: SystemTime, headers: &mut HeaderMap) {
+    let [requests, tokens] = names(protocol);
+    for (names, gauge) in [(requests, gauges.requests), (tokens, gauges.tokens)] {
+        let Some(gauge) = gauge else { continue };
+        let reset = match protocol {
+            Protocol::Chat | Protocol::Responses => span(gauge.resets),
+            Protocol::Messages => humantime::format_rfc3339_seconds(now + gauge.resets).to_string(),
+        };
+        headers.insert(names.limit, HeaderValue::from(gauge.most));
+        headers.insert(names.remaining, HeaderValue::from(gauge.left));
+        // Digits, letters and a few signs.
+        if let Ok(reset) = HeaderValue::try_from(reset) {
+            headers.insert(names.reset, reset);
         }
     }
 }
 
-fn lines(what: &str, gauge: &Gauge, protocol: Protocol, now: SystemTime) -> [(String, String); 3] {
-    let (most, left) = (gauge.most.to_string(), gauge.left.to_string());
+/// Of one kind of limit.
+struct GaugeNames {
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+}
+
+/// For requests and for tokens.
+const fn names(protocol: Protocol) -> [GaugeNames; 2] {
     match protocol {
         Protocol::Chat | Protocol::Responses => [
-            (format!("x-ratelimit-limit-{what}"), most),
-            (format!("x-ratelimit-remaining-{what}"), left),
-            (format!("x-ratelimit-reset-{what}"), span(gauge.resets)),
+            GaugeNames {
+                limit: "x-ratelimit-limit-requests",
+                remaining: "x-ratelimit-remaining-requests",
+                reset: "x-ratelimit-reset-requests",
+            },
+            GaugeNames {
+                limit: "x-ratelimit-limit-tokens",
+                remaining: "x-ratelimit-remaining-tokens",
+                reset: "x-ratelimit-reset-tokens",
+            },
         ],
         Protocol::Messages => [
-            (format!("anthropic-ratelimit-{what}-limit"), most),
-            (format!("anthropic-ratelimit-{what}-remaining"), left),
-            (
-                format!("anthropic-ratelimit-{what}-reset"),
-                humantime::format_rfc3339_seconds(now + gauge.resets).to_string(),
-            ),
+            GaugeNames {
+                limit: "anthropic-ratelimit-requests-limit",
+                remaining: "anthropic-ratelimit-requests-remaining",
+                reset: "anthropic-ratelimit-requests-reset",
+            },
+            GaugeNames {
+                limit: "anthropic-ratelimit-tokens-limit",
+                remaining: "anthropic-ratelimit-tokens-remaining",
+                reset: "anthropic-ratelimit-tokens-reset",
+            },
         ],
     }
 }
@@ -168,6 +192,7 @@ pub(super) fn settle(grant: Option<Grant>, usage: &Usage, charge: Option<Nano>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::Gauge;
 
     #[test]
     fn g3_what_is_left_is_told_by_the_names_of_each_protocol() {
@@ -175,10 +200,10 @@ mod tests {
         let gauge = |left, resets| Some(Gauge { most: 600, left, resets: Duration::from_millis(resets) });
         let gauges = Gauges { requests: gauge(599, 60_500), tokens: gauge(0, 850) };
         let told = |protocol| {
-            let mut head = ResponseHeader::build(200, None).unwrap();
-            headers(&gauges, protocol, now, &mut head);
+            let mut told = HeaderMap::new();
+            headers(&gauges, protocol, now, &mut told);
             let mut lines: Vec<String> =
-                head.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+                told.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
             lines.sort_unstable();
             lines
         };

@@ -37,7 +37,7 @@ use crate::relay::Input;
 use admit::{Denial, Entry};
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{StatusCode, header};
+use http::{Response, StatusCode, header};
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -160,8 +160,9 @@ impl ProxyHttp for Gateway {
         };
         let peers = exchange.shared.connections.peers(&site).await;
         let peer = peers.ok().and_then(|peers| peers.into_iter().next());
-        let mut peer =
+        let peer =
             peer.ok_or_else(|| Error::explain(ErrorType::ConnectError, "the provider's name does not resolve"))?;
+        let mut peer = HttpPeer::clone(&peer);
         peer.options.connection_timeout = Some(Duration::from_secs(5));
         peer.options.total_connection_timeout = Some(Duration::from_secs(5));
         peer.options.read_timeout = Some(Duration::from_mins(10));
@@ -195,10 +196,10 @@ impl ProxyHttp for Gateway {
         let coding = head.headers.get(header::CONTENT_ENCODING).cloned();
         let framing = head.headers.get(header::TRANSFER_ENCODING).cloned();
         let kept = headers::down(&head.headers, &provider.pass_headers, false, &provider.api_keys);
-        let mut clean = ResponseHeader::build(head.status, Some(kept.len() + 6))?;
-        for (name, value) in &kept {
-            clean.append_header(name.clone(), value.clone())?;
-        }
+        let mut clean = Response::new(()).into_parts().0;
+        clean.status = head.status;
+        clean.version = head.version;
+        clean.headers = kept;
         let framed = [
             (header::CONTENT_LENGTH, length),
             (header::CONTENT_ENCODING, coding),
@@ -206,14 +207,13 @@ impl ProxyHttp for Gateway {
         ];
         for (name, value) in framed {
             if let Some(value) = value {
-                clean.insert_header(name, value)?;
+                clean.headers.insert(name, value);
             }
         }
-        pump::id_headers(exchange, &mut clean)?;
+        pump::id_headers(exchange, &mut clean.headers);
         exchange.record.upstream_first_byte = Some(exchange.age());
         exchange.record.status = head.status.as_u16();
-        clean.set_version(head.version);
-        *head = clean;
+        *head = ResponseHeader::from(clean);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ use crate::ledger::Durability;
 use crate::protocol::Protocol;
 use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Response, Version, header};
 use pingora_core::ErrorType;
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
@@ -137,8 +137,7 @@ impl Gateway {
         if !exchange.client.opened {
             // Before the commit the attempt may still fail, and leaves nothing behind: nor its head (A3, K3).
             let head = exchange.client.head.take().filter(|_| committed);
-            let head = head.map_or_else(|| own_stream_head(session, exchange), |head| Ok(*head));
-            let head = head.map_err(|_| Break::ClientGone)?;
+            let head = head.map_or_else(|| own_stream_head(session, exchange), |head| *head);
             self.open(session, exchange, head).await?;
         }
         while !bytes.is_empty() {
@@ -155,15 +154,16 @@ impl Gateway {
         &self,
         session: &mut Session,
         exchange: &mut Exchange,
-        head: ResponseHeader,
+        head: Response<()>,
     ) -> Result<(), Break> {
         exchange.client.opened = true;
         exchange.client.opened_at = Some(exchange.age());
-        exchange.record.status = head.status.as_u16();
+        exchange.record.status = head.status().as_u16();
         if let Some(admitted) = &exchange.admitted {
             session.as_downstream_mut().set_write_timeout(Some(admitted.route.model.timeouts.client_write));
         }
-        let written = session.as_downstream_mut().write_response_header(Box::new(head)).await;
+        let head = Box::new(ResponseHeader::from(head.into_parts().0));
+        let written = session.as_downstream_mut().write_response_header(head).await;
         written.map_err(|error| unwritten(&error))
     }
 
@@ -200,47 +200,44 @@ impl Gateway {
 }
 
 /// K3: the head of a stream whose upstream is still silent.
-fn own_stream_head(session: &Session, exchange: &Exchange) -> pingora_core::Result<ResponseHeader> {
-    let mut head = ResponseHeader::build(StatusCode::OK, Some(8))?;
-    head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
-    stream_headers(session, exchange, &mut head)?;
-    Ok(head)
+fn own_stream_head(session: &Session, exchange: &Exchange) -> Response<()> {
+    let mut head = Response::new(());
+    head.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    stream_headers(session, exchange, head.headers_mut());
+    head
 }
 
 /// What every stream's head has (F7, F10).
-pub(super) fn stream_headers(
-    session: &Session,
-    exchange: &Exchange,
-    head: &mut ResponseHeader,
-) -> pingora_core::Result<()> {
-    let merged = crate::admission::headers::cache_control(head.headers.get(header::CACHE_CONTROL));
-    head.insert_header(header::CACHE_CONTROL, merged)?;
-    head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
-    id_headers(exchange, head)?;
-    frame_by_chunks(session, head)
+pub(super) fn stream_headers(session: &Session, exchange: &Exchange, headers: &mut HeaderMap) {
+    let merged = crate::admission::headers::cache_control(headers.get(header::CACHE_CONTROL));
+    headers.insert(header::CACHE_CONTROL, merged);
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    id_headers(exchange, headers);
+    frame_by_chunks(session, headers);
 }
 
 /// The request's ids (F10), and what is left of its limits (G3).
-pub(super) fn id_headers(exchange: &Exchange, head: &mut ResponseHeader) -> pingora_core::Result<()> {
-    head.insert_header("x-request-id", exchange.id.as_str())?;
-    if let Some(origin) = &exchange.origin {
-        cors::allow(head, origin)?;
+pub(super) fn id_headers(exchange: &Exchange, headers: &mut HeaderMap) {
+    // A UUID is visible ASCII.
+    if let Ok(id) = HeaderValue::from_str(&exchange.id) {
+        if exchange.protocol == Protocol::Messages {
+            headers.insert("request-id", id.clone());
+        }
+        headers.insert("x-request-id", id);
     }
-    if exchange.protocol == Protocol::Messages {
-        head.insert_header("request-id", exchange.id.as_str())?;
+    if let Some(origin) = &exchange.origin {
+        cors::allow(headers, origin);
     }
     if let Some(gauges) = &exchange.gauges {
-        super::limits::headers(gauges, exchange.protocol, exchange.record.received, head);
+        super::limits::headers(gauges, exchange.protocol, exchange.record.received, headers);
     }
-    Ok(())
 }
 
 /// HTTP/1.1 streams are chunked, HTTP/1.0 ends with the connection, HTTP/2 frames by itself.
-pub(super) fn frame_by_chunks(session: &Session, head: &mut ResponseHeader) -> pingora_core::Result<()> {
+pub(super) fn frame_by_chunks(session: &Session, headers: &mut HeaderMap) {
     if session.req_header().version == Version::HTTP_11 {
-        head.insert_header(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
+        headers.insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    Ok(())
 }
 
 /// Whether the client is looked at before what is waited for: always until its response has begun,

@@ -25,8 +25,7 @@ use crate::route::Target;
 use crate::upstream::call::Answer;
 use crate::upstream::decode::Coding;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, header};
-use pingora_http::ResponseHeader;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use pingora_proxy::Session;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +43,8 @@ const ERROR_BODY_TIME: Duration = Duration::from_secs(5);
 pub(super) struct Reply<'a> {
     pub(super) admitted: &'a Admitted,
     pub(super) target: &'a Arc<Target>,
-    pub(super) head: ResponseHeader,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
     pub(super) body: Body,
     /// What of the body was read to find out what it is.
     pub(super) first: Bytes,
@@ -62,23 +62,24 @@ impl Gateway {
         target: &Arc<Target>,
         answer: Box<Answer>,
     ) -> Result<Tried, Break> {
-        let Some(head) = answer.session.response_header().cloned() else {
+        let Some(head) = answer.session.response_header() else {
             return Ok(Tried::failed(Failure::Head));
         };
-        exchange.upstream_status = Some(head.status.as_u16());
+        let (status, headers) = (head.status, head.headers.clone());
+        exchange.upstream_status = Some(status.as_u16());
         exchange.record.upstream_first_byte = Some(exchange.age());
-        exchange.record.upstream_request_id = request_id(&head.headers, &target.site.provider.api_keys);
-        let coding = Coding::of(head.headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok()));
+        exchange.record.upstream_request_id = request_id(&headers, &target.site.provider.api_keys);
+        let coding = Coding::of(headers.get(header::CONTENT_ENCODING).and_then(|value| value.to_str().ok()));
         let deadline = answer.sent + admitted.route.model.timeouts.non_stream;
         let body = Body { answer, coding, ended: false };
-        let mut reply = Reply { admitted, target, head, body, first: Bytes::new(), deadline };
-        if !reply.head.status.is_success() {
+        let mut reply = Reply { admitted, target, status, headers, body, first: Bytes::new(), deadline };
+        if !reply.status.is_success() {
             return Box::pin(self.error(session, exchange, reply)).await;
         }
         if matches!(reply.body.coding, Coding::Unknown) {
             return Box::pin(self.raw(session, exchange, reply)).await;
         }
-        let events = match shape(&reply.head.headers, admitted.facts.stream) {
+        let events = match shape(&reply.headers, admitted.facts.stream) {
             Shape::Events => true,
             Shape::Other => false,
             Shape::Html => {
@@ -158,12 +159,14 @@ impl Gateway {
             return Ok(Tried::failed(failure));
         }
         stored::replied(exchange, reply.admitted, reply.target, &reply.first).await;
-        exchange.relay = Some(relay(exchange, reply.admitted, false));
+        if reply.admitted.facts.stream {
+            exchange.relay = Some(relay(exchange, reply.admitted, false));
+        }
         if let Some(mut normalizer) = normalizer(exchange, &reply) {
             reply.first = normalizer.reply(&reply.first);
         }
-        let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
-        down.insert_header(header::CONTENT_LENGTH, reply.first.len().to_string()).map_err(|_| Break::ClientGone)?;
+        let mut down = reply_head(exchange, &reply);
+        down.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(reply.first.len()));
         exchange.free_slot();
         self.open(session, exchange, down).await?;
         if exchange.live.config.ledger.durability == Durability::Strict {
@@ -189,12 +192,11 @@ impl Gateway {
             reply.body.abandon().await;
             return Ok(Tried::failed(Failure::TooLarge));
         }
-        let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
+        let mut down = reply_head(exchange, &reply);
         match reply.announced() {
-            Some(length) => down.insert_header(header::CONTENT_LENGTH, length.to_string()),
-            None => frame_by_chunks(session, &mut down),
+            Some(length) => drop(down.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length))),
+            None => frame_by_chunks(session, down.headers_mut()),
         }
-        .map_err(|_| Break::ClientGone)?;
         self.pass(session, exchange, reply, down, "large_reply").await
     }
 
@@ -204,11 +206,11 @@ impl Gateway {
             reply.body.abandon().await;
             return Ok(Tried::failed(Failure::NotAnAnswer));
         }
-        let mut down = reply_head(exchange, &reply).map_err(|_| Break::ClientGone)?;
-        if let Some(coding) = reply.head.headers.get(header::CONTENT_ENCODING) {
-            down.insert_header(header::CONTENT_ENCODING, coding.clone()).map_err(|_| Break::ClientGone)?;
+        let mut down = reply_head(exchange, &reply);
+        if let Some(coding) = reply.headers.get(header::CONTENT_ENCODING) {
+            down.headers_mut().insert(header::CONTENT_ENCODING, coding.clone());
         }
-        frame_by_chunks(session, &mut down).map_err(|_| Break::ClientGone)?;
+        frame_by_chunks(session, down.headers_mut());
         self.pass(session, exchange, reply, down, "raw").await
     }
 
@@ -218,7 +220,7 @@ impl Gateway {
         session: &mut Session,
         exchange: &mut Exchange,
         mut reply: Reply<'_>,
-        down: ResponseHeader,
+        down: Response<()>,
         cause: &'static str,
     ) -> Result<Tried, Break> {
         if let Err(failure) = booking::durable(exchange).await {
@@ -265,7 +267,7 @@ impl Gateway {
         exchange: &mut Exchange,
         mut reply: Reply<'_>,
     ) -> Result<Tried, Break> {
-        let status = reply.head.status.as_u16();
+        let status = reply.status.as_u16();
         let mut text = BytesMut::new();
         reply.deadline = Instant::now() + ERROR_BODY_TIME;
         while text.len() < ERROR_BODY_BYTES && !reply.body.ended {
@@ -288,7 +290,7 @@ impl Gateway {
 impl Reply<'_> {
     /// The body's length, if its head tells it.
     fn announced(&self) -> Option<usize> {
-        let length = self.head.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+        let length = self.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
         length.filter(|_| matches!(self.body.coding, Coding::Identity))
     }
 }
@@ -354,7 +356,7 @@ fn refused(exchange: &Exchange, reply: &Reply<'_>, status: u16, text: &[u8]) -> 
     let refuses = status == 400 && (names(&parts.message) || names(&parts.param));
     Failed {
         failure,
-        retry_after: retry_after(&reply.head.headers),
+        retry_after: retry_after(&reply.headers),
         headers: kept_headers(exchange, reply),
         refuses_stream_options: refuses && facts.stream && !facts.include_usage,
         parts: Some(parts),
@@ -365,21 +367,21 @@ fn kept_headers(exchange: &Exchange, reply: &Reply<'_>) -> HeaderMap {
     let provider = &reply.target.site.provider;
     // F7: one of several accounts says nothing of the next request, and Weir's own stand in their place.
     let several = reply.admitted.route.targets.len() > 1 || exchange.live.config.server.limit_headers;
-    headers::down(&reply.head.headers, &provider.pass_headers, several, &provider.api_keys)
+    headers::down(&reply.headers, &provider.pass_headers, several, &provider.api_keys)
 }
 
 /// The head of any answer: the allow-list, and the ids (F7, F10).
-pub(super) fn reply_head(exchange: &Exchange, reply: &Reply<'_>) -> pingora_core::Result<ResponseHeader> {
-    let kept = kept_headers(exchange, reply);
-    let mut down = ResponseHeader::build(reply.head.status, Some(kept.len() + 6))?;
-    for (name, value) in &kept {
-        down.append_header(name.clone(), value.clone())?;
+pub(super) fn reply_head(exchange: &Exchange, reply: &Reply<'_>) -> Response<()> {
+    let mut down = Response::new(());
+    *down.status_mut() = reply.status;
+    let headers = down.headers_mut();
+    *headers = kept_headers(exchange, reply);
+    id_headers(exchange, headers);
+    let id_there = exchange.record.upstream_request_id.as_deref();
+    if let Some(id) = id_there.and_then(|id| HeaderValue::from_str(id).ok()) {
+        headers.insert("x-upstream-request-id", id);
     }
-    id_headers(exchange, &mut down)?;
-    if let Some(id) = &exchange.record.upstream_request_id {
-        down.insert_header("x-upstream-request-id", id.as_str())?;
-    }
-    Ok(down)
+    down
 }
 
 /// N1 to N5, where the target's provider has them.
@@ -401,8 +403,13 @@ fn joined(first: &Bytes, second: &Bytes) -> Bytes {
 
 /// The upstream's id of the request, by whichever name it uses.
 fn request_id(headers: &HeaderMap, secrets: &[Secret]) -> Option<String> {
-    let names = ["x-request-id", "request-id", "x-amzn-requestid", "apim-request-id"];
-    let value = names.iter().find_map(|name| headers.get(*name));
+    static NAMES: [HeaderName; 4] = [
+        HeaderName::from_static("x-request-id"),
+        HeaderName::from_static("request-id"),
+        HeaderName::from_static("x-amzn-requestid"),
+        HeaderName::from_static("apim-request-id"),
+    ];
+    let value = NAMES.iter().find_map(|name| headers.get(name));
     let value = value.filter(|value| !headers::holds_secret(value.as_bytes(), secrets));
     value.and_then(|value| value.to_str().ok()).map(|id| clipped(id, 128)).filter(|id| !id.is_empty())
 }

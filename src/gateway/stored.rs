@@ -18,8 +18,9 @@ use crate::protocol::{Endpoint, Protocol};
 use crate::refusal::Reason;
 use crate::relay::{Next, Relay};
 use crate::route::{Route, Target};
+use crate::upstream::call::request_head;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, Method};
 use pingora_http::RequestHeader;
 use pingora_proxy::Session;
 use serde::Deserialize;
@@ -216,17 +217,10 @@ pub(super) fn head(
     target: &Target,
     query: Option<&str>,
     length: usize,
-    headers: &HeaderMap,
+    headers: HeaderMap,
 ) -> pingora_core::Result<RequestHeader> {
     let path = target.site.stored_path(&call.path, query);
-    let mut head = RequestHeader::build(call.method.clone(), path.as_bytes(), Some(headers.len() + 4))?;
-    head.insert_header(header::HOST, target.site.authority())?;
-    for (name, value) in headers {
-        head.append_header(name.clone(), value.clone())?;
-    }
-    head.insert_header(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"))?;
-    head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
-    Ok(head)
+    request_head(call.method.clone(), &path, length, target.site.authority(), headers)
 }
 
 /// Of a whole reply, what the map has to know.

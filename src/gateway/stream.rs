@@ -16,8 +16,7 @@ use crate::outcome::{Failure, Outcome};
 use crate::refusal::{Ending, ErrorParts};
 use crate::relay::{Action, Input, Next, Relay};
 use bytes::Bytes;
-use http::{HeaderValue, header};
-use pingora_http::ResponseHeader;
+use http::{HeaderMap, HeaderValue, Response, header};
 use pingora_proxy::Session;
 use std::time::{Duration, Instant};
 
@@ -31,12 +30,10 @@ impl Gateway {
     ) -> Result<Tried, Break> {
         exchange.count_stream();
         if !exchange.client.opened {
-            exchange.client.head = stream_head(session, exchange, &reply).ok().map(Box::new);
+            exchange.client.head = Some(Box::new(stream_head(session, exchange, &reply)));
         }
-        // Its copy of the upstream's head is of no more use: 2 KiB for as long as the stream lasts.
-        if let Ok(bare) = ResponseHeader::build(reply.head.status, Some(0)) {
-            reply.head = bare;
-        }
+        // Its copy of the upstream's headers is of no more use, for as long as the stream lasts.
+        reply.headers = HeaderMap::new();
         let normalizer = normalizer(exchange, &reply);
         if let Some(relay) = &mut exchange.relay {
             relay.on(Instant::now(), Input::Head);
@@ -219,12 +216,12 @@ fn failed(exchange: &Exchange, failure: Failure) -> Failed {
 }
 
 /// The head of a stream as the client gets it (F7).
-fn stream_head(session: &Session, exchange: &Exchange, reply: &Reply<'_>) -> pingora_core::Result<ResponseHeader> {
-    let mut down = reply_head(exchange, reply)?;
-    let kind = reply.head.headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase());
+fn stream_head(session: &Session, exchange: &Exchange, reply: &Reply<'_>) -> Response<()> {
+    let mut down = reply_head(exchange, reply);
+    let kind = reply.headers.get(header::CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase());
     if !kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")) {
-        down.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
+        down.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     }
-    stream_headers(session, exchange, &mut down)?;
-    Ok(down)
+    stream_headers(session, exchange, down.headers_mut());
+    down
 }

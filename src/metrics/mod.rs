@@ -57,8 +57,8 @@ pub struct Metrics {
     attempts: IntCounterVec,
     tokens: IntCounterVec,
     web_searches: IntCounterVec,
-    requests_active: IntGaugeVec,
-    streams_active: IntGaugeVec,
+    requests_active: IntGauge,
+    streams_active: IntGauge,
     keepalives: IntCounterVec,
     stalls: IntCounterVec,
     gate_overflow: IntCounterVec,
@@ -145,8 +145,8 @@ impl Metrics {
                 "Tokens of ended requests. input and output are whole; the other kinds are parts of them.",
             )?,
             web_searches: new.counter("weir_web_searches_total", &["model", "key"], "Web searches by models.")?,
-            requests_active: new.gauge("weir_requests_active", &[], "Requests in flight.")?,
-            streams_active: new.gauge("weir_streams_active", &[], "Streams in flight.")?,
+            requests_active: the_one(&new.gauge("weir_requests_active", &[], "Requests in flight.")?)?,
+            streams_active: the_one(&new.gauge("weir_streams_active", &[], "Streams in flight.")?)?,
             keepalives: new.counter("weir_keepalives_total", &["model"], "Keepalives written to clients.")?,
             stalls: new.counter(
                 "weir_stalls_total",
@@ -217,9 +217,6 @@ impl Metrics {
         set(&build, &[env!("CARGO_PKG_VERSION")], 1);
         new.registry.register(Box::new(ProcessCollector::for_self()))?;
         metrics.loaded();
-        for gauge in [&metrics.requests_active, &metrics.streams_active] {
-            set(gauge, &[], 0);
-        }
         Ok(Self { registry: new.registry, entries: new.entries, ..metrics })
     }
 
@@ -262,8 +259,7 @@ impl Metrics {
     /// Requests and streams in flight.
     #[must_use]
     pub fn active(&self) -> (i64, i64) {
-        let read = |gauge: &IntGaugeVec| gauge.get_metric_with_label_values::<&str>(&[]).map_or(0, |gauge| gauge.get());
-        (read(&self.requests_active), read(&self.streams_active))
+        (self.requests_active.get(), self.streams_active.get())
     }
 
     /// Counts an ended request: called once per accepted request, however it ended (B307).
@@ -450,6 +446,11 @@ fn add(counter: &IntCounterVec, labels: &[&str], by: u64) {
     }
 }
 
+/// The series of a gauge without labels; it begins at 0.
+fn the_one(gauge: &IntGaugeVec) -> Result<IntGauge, prometheus::Error> {
+    gauge.get_metric_with_label_values::<&str>(&[])
+}
+
 fn set(gauge: &IntGaugeVec, labels: &[&str], value: i64) {
     if let Ok(gauge) = gauge.get_metric_with_label_values(labels) {
         gauge.set(value);
@@ -466,18 +467,17 @@ fn observe(histogram: &HistogramVec, labels: &[&str], time: Option<Duration>) {
 
 /// One request or stream in flight; its end, however it comes, is counted by `Drop` (B235).
 #[derive(Debug)]
-pub struct ActiveGuard(Option<IntGauge>);
+pub struct ActiveGuard(IntGauge);
 
 impl ActiveGuard {
-    fn new(gauge: &IntGaugeVec) -> Self {
-        let gauge = gauge.get_metric_with_label_values::<&str>(&[]).ok();
-        gauge.iter().for_each(IntGauge::inc);
-        Self(gauge)
+    fn new(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
     }
 }
 
 impl Drop for ActiveGuard {
     fn drop(&mut self) {
-        self.0.iter().for_each(IntGauge::dec);
+        self.0.dec();
     }
 }

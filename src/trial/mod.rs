@@ -207,7 +207,7 @@ fn call(site: &Site, target: &Target, protocol: Protocol, account: usize) -> Opt
     if protocol == Protocol::Messages {
         headers.insert("anthropic-version", HeaderValue::from_static("2023-06-01"));
     }
-    let mut head = post_head(&site.path(endpoint, None), body.len(), site.authority(), &headers).ok()?;
+    let mut head = post_head(&site.path(endpoint, None), body.len(), site.authority(), headers).ok()?;
     site.authorize(account, &mut head).ok()?;
     Some(Call { head, body: vec![body] })
 }

@@ -8,7 +8,7 @@ use super::site::Site;
 use crate::config::Timeouts;
 use crate::outcome::Failure;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use pingora_core::connectors::ConnectorOptions;
 use pingora_core::connectors::http::{v1, v2};
 use pingora_core::protocols::http::client::HttpSession;
@@ -18,7 +18,6 @@ use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorType};
 use pingora_http::RequestHeader;
 use std::future::Future;
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,9 +62,8 @@ pub struct Call {
 pub struct Answer {
     /// Where the body comes from.
     pub session: HttpSession,
-    /// For the way back to the pool; the peer itself is larger, and made again then.
-    site: Arc<Site>,
-    address: Option<SocketAddr>,
+    /// For the way back to the pool.
+    peer: Arc<HttpPeer>,
     /// The last byte of the request was sent.
     pub sent: Instant,
 }
@@ -73,13 +71,6 @@ pub struct Answer {
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Answer").field("sent", &self.sent).finish_non_exhaustive()
-    }
-}
-
-impl Answer {
-    fn of(session: HttpSession, sent: Instant, site: &Arc<Site>, peer: &HttpPeer) -> Box<Self> {
-        let address = peer._address.as_inet().copied();
-        Box::new(Self { session, site: Arc::clone(site), address, sent })
     }
 }
 
@@ -116,7 +107,7 @@ impl Connections {
     ///
     /// # Errors
     /// [`Failure::Resolve`].
-    pub async fn peers(&self, site: &Site) -> Result<Vec<HttpPeer>, Failure> {
+    pub async fn peers(&self, site: &Site) -> Result<Vec<Arc<HttpPeer>>, Failure> {
         let (host, port) = site.way();
         match self.resolver.addresses(host, port).await {
             Ok(addresses) => Ok(addresses.into_iter().map(|address| site.peer(address)).collect()),
@@ -131,10 +122,10 @@ impl Connections {
     ///
     /// # Errors
     /// Why there is no head; nothing is left open then.
-    pub async fn call(&self, site: &Arc<Site>, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
+    pub async fn call(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
         let (session, peer, reused) = self.connect(site, timeouts, true).await?;
         let lost = match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => return Ok(Answer::of(session, sent, site, &peer)),
+            Ok((session, sent)) => return Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => lost,
         };
         match lost.again {
@@ -146,27 +137,26 @@ impl Connections {
     }
 
     /// The same once more, on a new connection (A11).
-    async fn call_afresh(&self, site: &Arc<Site>, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
+    async fn call_afresh(&self, site: &Site, call: &Call, timeouts: &Timeouts) -> Result<Box<Answer>, Failure> {
         let (session, peer, _) = self.connect(site, timeouts, false).await?;
         match exchange(session, &peer, site, call, timeouts).await {
-            Ok((session, sent)) => Ok(Answer::of(session, sent, site, &peer)),
+            Ok((session, sent)) => Ok(Box::new(Answer { session, peer, sent })),
             Err(lost) => Err(lost.failure),
         }
     }
 
     /// Gives a connection back whose answer was read to its end, closes another.
     pub async fn done(&self, answer: Box<Answer>, has_ended: bool) {
-        let Answer { mut session, site, address, .. } = *answer;
-        let peer = address.filter(|_| has_ended).map(|address| site.peer(address));
-        let Some(peer) = peer else {
+        let Answer { mut session, peer, .. } = *answer;
+        if !has_ended {
             session.shutdown().await;
             return;
-        };
+        }
         match session {
             HttpSession::H1(session) => {
-                self.http1.release_http_session(session, &peer, peer.options.idle_timeout).await;
+                self.http1.release_http_session(session, &*peer, peer.options.idle_timeout).await;
             }
-            HttpSession::H2(session) => self.http2.release_http_session(session, &peer, peer.options.idle_timeout),
+            HttpSession::H2(session) => self.http2.release_http_session(session, &*peer, peer.options.idle_timeout),
             HttpSession::Custom(()) => {}
         }
     }
@@ -177,7 +167,7 @@ impl Connections {
         site: &Site,
         timeouts: &Timeouts,
         may_reuse: bool,
-    ) -> Result<(HttpSession, HttpPeer, bool), Failure> {
+    ) -> Result<(HttpSession, Arc<HttpPeer>, bool), Failure> {
         // Pinned here: given to the timeout by value, it would be moved there byte for byte.
         let connecting = pin!(async {
             let peers = self.peers(site).await?;
@@ -374,17 +364,33 @@ pub fn post_head(
     path: &str,
     length: usize,
     authority: HeaderValue,
-    headers: &HeaderMap,
+    mut headers: HeaderMap,
 ) -> pingora_core::Result<RequestHeader> {
-    let mut head = RequestHeader::build(Method::POST, path.as_bytes(), Some(headers.len() + 4))?;
-    head.insert_header(header::HOST, authority)?;
-    for (name, value) in headers {
-        head.append_header(name.clone(), value.clone())?;
-    }
-    if !headers.contains_key(header::CONTENT_TYPE) {
-        head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    }
-    head.insert_header(header::ACCEPT_ENCODING, "identity")?;
-    head.insert_header(header::CONTENT_LENGTH, length.to_string())?;
+    let json = HeaderValue::from_static("application/json");
+    headers.entry(header::CONTENT_TYPE).or_insert(json);
+    request_head(Method::POST, path, length, authority, headers)
+}
+
+/// The head of any request that goes up: `headers`, and what Weir says itself. Names go out as clients write
+/// them usually (`Content-Type`, `x-stainless-lang`), whatever the case they came in.
+///
+/// # Errors
+/// When the path is no valid request target.
+pub fn request_head(
+    method: Method,
+    path: &str,
+    length: usize,
+    authority: HeaderValue,
+    headers: HeaderMap,
+) -> pingora_core::Result<RequestHeader> {
+    let mut parts = Request::new(()).into_parts().0;
+    parts.method = method;
+    parts.headers.reserve(headers.len() + 4);
+    parts.headers.insert(header::HOST, authority);
+    parts.headers.extend(headers);
+    parts.headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    parts.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    let mut head = RequestHeader::from(parts);
+    head.set_raw_path(path.as_bytes())?;
     Ok(head)
 }

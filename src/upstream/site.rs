@@ -5,6 +5,7 @@
 use super::tunnel::Tunnel;
 use crate::config::{Auth, BaseUrl, Certificate, Http2, Origin, Provider};
 use crate::protocol::Endpoint;
+use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue, header};
 use pingora_core::connectors::l4::Connect;
 use pingora_core::protocols::ALPN;
@@ -29,6 +30,8 @@ const H2_STREAMS: u32 = 64;
 const H2_PING: Duration = Duration::from_secs(10);
 /// Pooled connections are dropped after this; most servers close idle ones after 60 s or more.
 const POOL_IDLE: Duration = Duration::from_secs(50);
+/// Peers kept of one provider; one whose addresses change all the time does not fill the memory.
+const MAX_PEERS: usize = 16;
 
 /// The `ca:` or `client_cert:` file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +55,10 @@ pub struct Site {
     group: u64,
     /// Of its keys, in the order of the file.
     fingerprints: Vec<String>,
+    /// What each of its keys is sent as, in the order of the file.
+    credentials: Vec<Option<(HeaderName, HeaderValue)>>,
+    /// Made already, by their addresses.
+    peers: ArcSwap<Vec<Arc<HttpPeer>>>,
 }
 
 impl Site {
@@ -83,7 +90,9 @@ impl Site {
         let authority =
             HeaderValue::from_str(&authority(&url)).unwrap_or_else(|_| HeaderValue::from_static("upstream"));
         let fingerprints = provider.api_keys.iter().map(|key| fingerprint(&provider.name, key.expose())).collect();
-        Ok(Self { url, authority, roots, client_cert, tunnel, group: hasher.finish(), fingerprints, provider })
+        let credentials = provider.api_keys.iter().map(|key| credential(&provider.auth, key.expose())).collect();
+        let (group, peers) = (hasher.finish(), ArcSwap::default());
+        Ok(Self { provider, url, authority, roots, client_cert, tunnel, group, fingerprints, credentials, peers })
     }
 
     /// What tells one of the provider's keys from the others after a restart, and is no secret (A12). Empty if there
@@ -116,7 +125,19 @@ impl Site {
 
     /// The peer at one of the provider's addresses, or behind one of its proxy's.
     #[must_use]
-    pub fn peer(&self, address: SocketAddr) -> HttpPeer {
+    pub fn peer(&self, address: SocketAddr) -> Arc<HttpPeer> {
+        let known = self.peers.load();
+        if let Some(peer) = known.iter().find(|peer| peer._address.as_inet() == Some(&address)) {
+            return Arc::clone(peer);
+        }
+        let peer = Arc::new(self.new_peer(address));
+        // Two at once may forget one of theirs: it is made again.
+        let others = known.iter().filter(|_| known.len() < MAX_PEERS).cloned();
+        self.peers.store(Arc::new(others.chain([Arc::clone(&peer)]).collect()));
+        peer
+    }
+
+    fn new_peer(&self, address: SocketAddr) -> HttpPeer {
         let mut options = PeerOptions::new();
         options.alpn = match (self.provider.http2, self.url.tls) {
             (Http2::Off, _) | (Http2::Auto, false) => ALPN::H1,
@@ -192,29 +213,26 @@ impl Site {
     /// # Errors
     /// When a header is none.
     pub fn authorize(&self, account: usize, head: &mut RequestHeader) -> pingora_core::Result<()> {
-        if let Some(key) = self.provider.api_keys.get(account)
-            && let Some((name, value)) = self.credential(key.expose())
-        {
-            head.insert_header(name, value)?;
+        if let Some(Some((name, value))) = self.credentials.get(account) {
+            head.insert_header(name, value.clone())?;
         }
         for (name, value) in &self.provider.headers {
             head.insert_header(name.clone(), value.clone())?;
         }
         Ok(())
     }
+}
 
-    /// The credential header for one of the provider's keys.
-    #[must_use]
-    pub fn credential(&self, key: &str) -> Option<(HeaderName, HeaderValue)> {
-        let (name, text) = match &self.provider.auth {
-            Auth::Bearer => (header::AUTHORIZATION, format!("Bearer {key}")),
-            Auth::XApiKey => (HeaderName::from_static("x-api-key"), key.to_owned()),
-            Auth::Header(name) => (name.clone(), key.to_owned()),
-        };
-        let mut value = HeaderValue::from_str(&text).ok()?;
-        value.set_sensitive(true);
-        Some((name, value))
-    }
+/// The header that brings one of a provider's keys.
+fn credential(auth: &Auth, key: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, text) = match auth {
+        Auth::Bearer => (header::AUTHORIZATION, format!("Bearer {key}")),
+        Auth::XApiKey => (HeaderName::from_static("x-api-key"), key.to_owned()),
+        Auth::Header(name) => (name.clone(), key.to_owned()),
+    };
+    let mut value = HeaderValue::from_str(&text).ok()?;
+    value.set_sensitive(true);
+    Some((name, value))
 }
 
 /// 64 bits of a digest: nobody finds the key by it, and no two of a provider's keys share it.
