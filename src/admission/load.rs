@@ -65,6 +65,14 @@ impl Load {
     }
 }
 
+/// Lets the allocator give back what is free: mimalloc does so a second later, but only when it frees pages, which an
+/// idle process does not; that of large bodies would stay, and count as load. Called now and then.
+pub fn give_back() {
+    /// Has pages of its own, which are never touched.
+    const BLOCK_BYTES: usize = 1024 * 1024;
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(BLOCK_BYTES)));
+}
+
 /// Bytes of memory that the process holds, as the system counts them; `None` where it does not say.
 #[must_use]
 pub fn resident() -> Option<u64> {

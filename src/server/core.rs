@@ -104,6 +104,7 @@ pub(super) fn watch_memory(shared: &Arc<Shared>) -> Result<(), StartError> {
     let watched = Arc::downgrade(shared);
     let look = move || {
         while let Some(shared) = watched.upgrade() {
+            load::give_back();
             let max = shared.live.load().config.server.max_memory;
             shared.load.look(max.and_then(|_| load::resident()), max);
             drop(shared);

@@ -187,6 +187,28 @@ async fn b3_max_memory_sheds_before_the_kernel_does() {
 }
 
 #[tokio::test]
+async fn b3_the_memory_of_large_bodies_goes_back_while_nothing_happens() {
+    const MIB: usize = 1024 * 1024;
+    let upstream = Upstream::start(Reply::stream(chat_ok())).await;
+    let weir = Setup::new(&upstream.url()).server("max_body: 32MiB").start().await;
+    assert_eq!(weir.post(CHAT, CHAT_ASK).await.status(), 200);
+    let before = memory(&weir, "VmRSS:");
+    for _ in 0..2 {
+        assert_eq!(weir.post(CHAT, format!("{}{CHAT_ASK}", " ".repeat(24 * MIB))).await.status(), 200);
+    }
+    let peak = memory(&weir, "VmHWM:");
+    assert!(peak > before + 24 * MIB, "{before} {peak}");
+    until("the memory to go back", || memory(&weir, "VmRSS:") < before + 12 * MIB).await;
+}
+
+/// Bytes, as the system counts them.
+fn memory(weir: &Weir, what: &str) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", weir.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[tokio::test]
 async fn b3_web_pages_may_call_where_they_are_listed() {
     let upstream = Upstream::start(Reply::stream(chat_ok())).await;
     let page = "https://app.example";
