@@ -226,13 +226,13 @@ async fn c2_the_ledger_takes_another_config_and_running_requests_keep_their_dura
     };
     let (begun, _) = ledger.begin(row(old)).await.unwrap();
     let timezone = jiff::tz::TimeZone::get("Asia/Tokyo").unwrap();
-    let durability = Durability::Strict;
-    ledger.reconfigure(&LedgerConfig { timezone, durability, retention: Duration::ZERO, ..config(&path) });
+    let (durability, retention) = (Durability::Strict, Duration::from_hours(24 * 3_650));
+    ledger.reconfigure(&LedgerConfig { timezone, durability, retention, ..config(&path) });
     let (strict, _) = ledger.begin(row(new)).await.unwrap();
     assert!(strict.settle(ends(new)).wait().await);
     assert_eq!(ask(&path, "SELECT day FROM records"), "2026-07-01", "on disk, on Tokyo's day");
     assert!(!begun.settle(ends(old)).is_waited_for(), "it began with group");
-    assert_eq!(Retention::of(&ledger.inner.mailbox.config.load()).keep, Duration::ZERO);
+    assert_eq!(Retention::of(&ledger.inner.mailbox.config.load()).keep, retention);
     ledger.close();
 }
 
