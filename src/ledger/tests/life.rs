@@ -227,7 +227,7 @@ async fn c2_the_ledger_takes_another_config_and_running_requests_keep_their_dura
     let (begun, _) = ledger.begin(row(old)).await.unwrap();
     let timezone = jiff::tz::TimeZone::get("Asia/Tokyo").unwrap();
     let (durability, retention) = (Durability::Strict, Duration::from_hours(24 * 3_650));
-    ledger.reconfigure(&LedgerConfig { timezone, durability, retention, ..config(&path) });
+    ledger.reconfigure(&LedgerConfig { durability, retention, timezone, ..config(&path) });
     let (strict, _) = ledger.begin(row(new)).await.unwrap();
     assert!(strict.settle(ends(new)).wait().await);
     assert_eq!(ask(&path, "SELECT day FROM records"), "2026-07-01", "on disk, on Tokyo's day");
