@@ -159,9 +159,7 @@ impl Gateway {
             return Ok(Tried::failed(failure));
         }
         stored::replied(exchange, reply.admitted, reply.target, &reply.first).await;
-        if reply.admitted.facts.stream {
-            exchange.relay = Some(relay(exchange, reply.admitted, false));
-        }
+        exchange.relay = Some(relay(exchange, reply.admitted, false));
         if let Some(mut normalizer) = normalizer(exchange, &reply) {
             reply.first = normalizer.reply(&reply.first);
         }
