@@ -102,9 +102,13 @@ impl Writer {
                 Err(RecvTimeoutError::Disconnected) => return Next::Close,
                 Err(RecvTimeoutError::Timeout) => return if batch.is_empty() { Next::Idle } else { Next::Commit },
             };
-            if matches!(message, Message::Hurry) && (broken || batch.is_empty()) {
-                // What is waited for was answered just now.
+            if matches!(message, Message::Hurry) {
+                // Nothing to write. With an empty batch, or a broken ledger, who waits was answered just now.
                 self.mailbox.pending.fetch_sub(1, Ordering::AcqRel);
+                if !broken && !batch.is_empty() {
+                    until = until.min(last_commit + PACE);
+                    hears = Hears::Nothing;
+                }
                 continue;
             }
             if broken {

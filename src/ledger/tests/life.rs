@@ -1,3 +1,4 @@
+use super::mailbox::{Mailbox, Message, Way};
 use super::retention::Retention;
 use super::*;
 
@@ -39,33 +40,56 @@ async fn l1_one_row_for_a_settled_request() {
 }
 
 #[tokio::test]
-async fn l1_an_opening_is_written_before_anybody_waits_and_at_once_when_somebody_does() {
+async fn l1_an_opening_is_written_also_if_nobody_waits() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.db");
     let ledger = open(&config(&path));
-    let (first, durable) = ledger.begin(row(Uuid::now_v7())).await.unwrap();
+    let (ticket, durable) = ledger.begin(row(Uuid::now_v7())).await.unwrap();
     until("the row is on disk", || ask(&path, "SELECT count(*) FROM open") == "1").await;
     durable.wait().await.unwrap();
-    let (second, durable) = ledger.begin(row(Uuid::now_v7())).await.unwrap();
-    durable.wait().await.unwrap();
-    assert_eq!(ask(&path, "SELECT count(*) FROM open"), "2");
-    first.cancel();
-    second.cancel();
+    ticket.cancel();
 }
 
 #[tokio::test]
-async fn l1_a_checkpoint_of_a_request_that_has_ended_says_no_more() {
+async fn l1_who_waits_for_an_opening_hurries_the_writer_unless_it_is_there() {
+    for is_there in [false, true] {
+        let (sender, inbox) = std::sync::mpsc::channel();
+        let mailbox = Arc::new(Mailbox::new(sender, &config(Path::new("unused"))));
+        let (committed, waiting) = tokio::sync::oneshot::channel();
+        let durable = Durable { mailbox, committed: Some(waiting), on_failure: OnFailure::Reject };
+        let waits = durable.wait();
+        if is_there {
+            committed.send(Ok(())).unwrap();
+            waits.await.unwrap();
+            assert!(inbox.try_recv().is_err());
+            continue;
+        }
+        let (waited, ()) = tokio::join!(waits, async {
+            let hurry = inbox.try_recv().unwrap();
+            assert!(matches!(hurry, Message::Hurry) && hurry.is_urgent());
+            committed.send(Ok(())).unwrap();
+        });
+        waited.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn l1_a_checkpoint_is_written_unless_the_end_is_on_its_way() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weir.db");
     let ledger = open(&config(&path));
-    let id = Uuid::now_v7();
-    let (ticket, durable) = ledger.begin(row(id)).await.unwrap();
-    durable.wait().await.unwrap();
-    ticket.checkpoint(Checkpoint { output_events: 1, usage: usage(7, 7), ..Checkpoint::default() });
-    ticket.settle(settled(id, 10, 4));
-    ledger.close();
-    assert_eq!(ask(&path, "SELECT request_id, input, output FROM records"), format!("{id} 10 4"));
-    assert_eq!(ask(&path, "SELECT count(*) FROM open"), "0");
+    for (ends, written) in [(true, "0"), (false, "1")] {
+        let id = Uuid::now_v7();
+        let (ticket, durable) = ledger.begin(row(id)).await.unwrap();
+        durable.wait().await.unwrap();
+        let way = Arc::new(Way { end: ends.into(), ..Way::default() });
+        let checkpoint = Box::new(Checkpoint { output_events: 1, ..Checkpoint::default() });
+        ledger.inner.mailbox.send(Message::Checkpoint { id, checkpoint, way });
+        until("the checkpoint is taken", || ledger.stats().pending == 0).await;
+        assert_eq!(ask(&path, "SELECT output_events FROM open"), written);
+        ticket.cancel();
+        until("the row is gone", || ask(&path, "SELECT count(*) FROM open") == "0").await;
+    }
 }
 
 #[tokio::test]
